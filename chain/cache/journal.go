@@ -1,0 +1,178 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// Journal is an attachment's record, open to be written. Its owner holds the
+// attachment's lock.
+type Journal struct {
+	path   string
+	fd     int
+	start  time.Time // of the operation that writes
+	size   int64
+	record Record
+	ended  []byte // the line of a phase that ended, written with the next
+}
+
+const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
+
+// Begin begins an attachment's journal with its intent. One that is there is
+// an error: fs.ErrExist.
+func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
+	path := d.Path(in.Attachment)
+	fd, err := unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if errors.Is(err, unix.ENOENT) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, err
+		}
+		fd, err = unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	j := &Journal{path: path, fd: fd, start: start, record: Record{State: None}}
+	if err := j.write(entry{Kind: "intent", Intent: &in}); err != nil {
+		return nil, errors.Join(err, j.Remove())
+	}
+	return j, nil
+}
+
+// Open opens the journal that a record was read from, to append to it. A torn
+// tail, which a full disk leaves behind, is cut off.
+func (d Dir) Open(r Record, a delegates.Attachment, start time.Time) (*Journal, error) {
+	path := d.Path(a)
+	fd, err := unix.Open(path, appending, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	j := &Journal{path: path, fd: fd, start: start, size: r.good, record: r}
+	if r.good < r.Size {
+		if err := unix.Ftruncate(fd, r.good); err != nil {
+			_ = j.Close()
+			return nil, &fs.PathError{Op: "truncate", Path: path, Err: err}
+		}
+	}
+	return j, nil
+}
+
+// Record is what the journal tells by now.
+func (j *Journal) Record() *Record { return &j.record }
+
+// Reserved implements delegates.Journal.
+func (j *Journal) Reserved(r *types100.Result) error {
+	return j.write(entry{Kind: "reserved", Result: r})
+}
+
+// Plan implements delegates.Journal.
+func (j *Journal) Plan(r *types100.Result) error {
+	own := *r // the step goes on changing its plan
+	own.Interfaces = make([]*types100.Interface, len(r.Interfaces))
+	for i, x := range r.Interfaces {
+		c := *x
+		own.Interfaces[i] = &c
+	}
+	return j.write(entry{Kind: "plan", Result: &own})
+}
+
+// Result writes down what ADD answers.
+func (j *Journal) Result(r *types100.Result) error { return j.write(entry{Kind: "result", Result: r}) }
+
+// Told writes down that spool and log have ADD.
+func (j *Journal) Told() error { return j.write(entry{Kind: "told"}) }
+
+// Deleting writes down that a DEL began; span is its traceparent.
+func (j *Journal) Deleting(span string) error { return j.write(entry{Kind: "deleting", Span: span}) }
+
+// Begin implements trace.Watcher.
+func (j *Journal) Begin(phase string) error { return j.write(entry{Kind: "begin", Phase: phase}) }
+
+// End implements trace.Watcher. The line is written with the next one: between
+// two phases nothing happens that could be lost.
+func (j *Journal) End(phase string) error {
+	line, err := j.line(entry{Kind: "end", Phase: phase})
+	j.ended = line
+	return err
+}
+
+// Sync makes the journal outlive a power cut, its name too.
+func (j *Journal) Sync() error {
+	if err := unix.Fdatasync(j.fd); err != nil {
+		return &fs.PathError{Op: "sync", Path: j.path, Err: err}
+	}
+	for _, dir := range []string{filepath.Dir(j.path), filepath.Dir(filepath.Dir(j.path))} {
+		f, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(f.Sync(), f.Close())
+		if err != nil {
+			return fmt.Errorf("sync %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// Remove removes the record. It goes last, after all that it stands for.
+func (j *Journal) Remove() error {
+	err := unix.Unlink(j.path)
+	_ = j.Close()
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "remove", Path: j.path, Err: err}
+	}
+	return nil
+}
+
+// Close lets go of the file.
+func (j *Journal) Close() error { return unix.Close(j.fd) }
+
+// line is the entry's, completed and applied to the record.
+func (j *Journal) line(e entry) ([]byte, error) {
+	now := time.Now()
+	e.V, e.At, e.After = Schema, now.UnixNano(), now.Sub(j.start).Nanoseconds()
+	b, err := encode(e)
+	if err == nil {
+		j.record.apply(e)
+	}
+	return b, err
+}
+
+// write appends an entry in one write. A short one, on a full disk, is undone.
+func (j *Journal) write(e entry) error {
+	b, err := j.line(e)
+	if err != nil {
+		return fmt.Errorf("%s: %w", j.path, err)
+	}
+	b = append(j.ended, b...)
+	j.ended = nil
+	n, err := unix.Write(j.fd, b)
+	if err == nil && n == len(b) {
+		j.size += int64(n)
+		return nil
+	}
+	if err == nil {
+		err = unix.ENOSPC
+	}
+	return errors.Join(&fs.PathError{Op: "write", Path: j.path, Err: err}, j.cut(n))
+}
+
+// cut takes a torn line back.
+func (j *Journal) cut(n int) error {
+	if n <= 0 {
+		return nil
+	}
+	if err := unix.Ftruncate(j.fd, j.size); err != nil {
+		return &fs.PathError{Op: "truncate", Path: j.path, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+// Package chain runs the steps of one attachment in order, keeps its record,
+// and takes back what failed.
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace"
+)
+
+var (
+	// ErrAttached marks an ADD of an attachment that exists.
+	ErrAttached = errors.New("attachment exists")
+	// ErrNoAddress marks an IPAM plugin that answered without an address.
+	ErrNoAddress = errors.New("IPAM gave no address")
+	// ErrUndone marks an undo that did not end: the record stays, for DEL.
+	ErrUndone = errors.New("undo incomplete")
+)
+
+// undoTime bounds what a failed ADD takes back, which goes on past its deadline.
+const undoTime = 10 * time.Second
+
+// Steps is what makes one attachment, each bound to its configuration.
+type Steps struct {
+	Name string // of the main step, "bridge"
+	Main delegates.Delegate
+	IPAM delegates.Delegate // nil on a network without addresses
+	// Late tells that IPAM answers only once the interface exists.
+	Late bool
+	// Early tells that IPAM's DEL needs the interface, which goes first otherwise.
+	Early bool
+}
+
+// Chain is one operation on one attachment.
+type Chain struct {
+	Records cache.Dir
+	Boot    string    // boot id of this kernel
+	Start   time.Time // of the operation
+	// Sync is when the record is made to outlive a power cut: auto (before a
+	// step whose state does), always or never.
+	Sync string
+	// Lock waits for the attachment's lock. It is held until the process ends.
+	Lock func(context.Context, delegates.Attachment) error
+	// Build reads the steps' configuration. The Steps are usable also beside an
+	// error: DEL goes on with them.
+	Build func(conf []byte, args string) (Steps, error)
+	// Alive tells whether what a record stands for is there: its namespace, and
+	// the host end.
+	Alive func(context.Context, cache.Record) (bool, error)
+
+	// Accept tells whether the runtime can be answered with a result.
+	Accept func(*types100.Result) error
+
+	journal *cache.Journal // nil until there is a record
+}
+
+// Add makes an attachment. What it made is taken back when it fails.
+func (c *Chain) Add(ctx context.Context, in cache.Intent, call delegates.Call) (*types100.Result, error) {
+	steps, err := c.Build(call.Conf, call.Args)
+	if err != nil {
+		return nil, err
+	}
+	old, err := c.read(ctx, call.Attachment, c.vacant)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.clear(ctx, old, call); err != nil {
+		return nil, err
+	}
+	err = row(ctx, "cache.intent", func(context.Context) (err error) {
+		c.journal, err = c.Records.Begin(in, c.Start)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	call.Journal = c.journal
+	var r *types100.Result
+	err = Guard(ctx, func() (err error) { r, err = c.wire(ctx, steps, call); return err })
+	if err != nil {
+		return nil, errors.Join(err, c.undo(ctx, steps, call))
+	}
+	return r, nil
+}
+
+// row runs one row of a table in a span of its own.
+func row(ctx context.Context, name string, do func(context.Context) error) error {
+	return trace.Rows(ctx, nil, trace.Row{Name: name, Do: do})
+}
+
+// read takes the attachment's lock and replays its record, in a span; then
+// looks at it, where look is not nil.
+func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(context.Context, cache.Record) error) (r cache.Record, err error) {
+	return r, row(ctx, "cache.read", func(ctx context.Context) error {
+		asked := time.Now()
+		if err := c.Lock(ctx, a); err != nil {
+			return err
+		}
+		trace.Set(ctx, trace.KeyLockWait.Float64(float64(time.Since(asked).Microseconds())/1000))
+		if r, err = c.Records.Read(a); err != nil {
+			return err
+		}
+		trace.Set(ctx, trace.KeyRecord.String(string(r.State)), trace.KeyRecordSize.Int64(r.Size))
+		if r.Damaged || r.State == cache.Unreadable {
+			trace.Warn(ctx, "record is damaged", trace.KeyRecordSize.Int64(r.Size))
+		}
+		if look == nil {
+			return nil
+		}
+		return look(ctx, r)
+	})
+}
+
+// vacant is an error when the attachment exists (CNI spec 1.1.0, section 2:
+// a second ADD of one is the runtime's mistake).
+func (c *Chain) vacant(ctx context.Context, r cache.Record) error {
+	if r.State != cache.Attached || r.Boot != c.Boot {
+		return nil
+	}
+	alive, err := c.Alive(ctx, r)
+	if err != nil || !alive {
+		return err
+	}
+	return fmt.Errorf("%w: %s, since %s", ErrAttached, r.Attachment, r.Began.UTC().Format(time.RFC3339))
+}
+
+// clear takes back what an earlier ADD of this attachment left, and links to it.
+func (c *Chain) clear(ctx context.Context, old cache.Record, call delegates.Call) error {
+	if old.State == cache.None {
+		return nil
+	}
+	trace.Link(ctx, trace.ParseContext(old.Span))
+	trace.Warn(ctx, "took back what an earlier ADD of this attachment left", trace.KeyRecord.String(string(old.State)))
+	return trace.Run(ctx, "undo", func(ctx context.Context) error { return c.remove(ctx, old, call) })
+}
+
+// wire runs the steps forward and commits the record.
+func (c *Chain) wire(ctx context.Context, s Steps, call delegates.Call) (r *types100.Result, err error) {
+	lease := func(ctx context.Context) error {
+		call.IPAM, err = c.lease(ctx, s, call)
+		return err
+	}
+	var rows []trace.Row
+	if s.IPAM != nil && s.Late {
+		call.Lease = func(ctx context.Context) (*types100.Result, error) { return c.lease(ctx, s, call) }
+	} else if s.IPAM != nil {
+		rows = append(rows, trace.Row{Name: "ipam", Do: lease})
+	}
+	rows = append(rows,
+		trace.Row{Name: s.Name, Do: func(ctx context.Context) (err error) { r, err = s.Main.Add(ctx, call); return err }},
+		trace.Row{Name: "cache.commit", Do: func(context.Context) error { return c.commit(r) }})
+	return r, trace.Rows(ctx, nil, rows...)
+}
+
+// lease asks for addresses and writes them down. What an executed plugin
+// leaves behind may outlive this kernel, so the record has to as well.
+func (c *Chain) lease(ctx context.Context, s Steps, call delegates.Call) (*types100.Result, error) {
+	if c.Sync == "always" || c.Sync == "auto" && s.Late {
+		if err := c.journal.Sync(); err != nil {
+			return nil, err
+		}
+	}
+	r, err := s.IPAM.Add(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.IPs) == 0 {
+		return nil, ErrNoAddress
+	}
+	return r, c.journal.Reserved(r)
+}
+
+func (c *Chain) commit(r *types100.Result) error {
+	if err := c.Accept(r); err != nil {
+		return err
+	}
+	if err := c.journal.Result(r); err != nil || c.Sync != "always" {
+		return err
+	}
+	return c.journal.Sync()
+}
+
+// Told writes down that spool and log have the ADD.
+func (c *Chain) Told() error {
+	if c.journal == nil || c.journal.Record().State != cache.Attached {
+		return nil
+	}
+	return c.journal.Told()
+}

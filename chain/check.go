@@ -1,0 +1,57 @@
+package chain
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// Check compares an attachment with its record. All that differs is in the
+// error, as delegates.Findings.
+func (c *Chain) Check(ctx context.Context, call delegates.Call) error {
+	if _, err := c.Build(call.Conf, call.Args); err != nil {
+		return err // the runtime's own configuration counts for what is wrong with it
+	}
+	r, err := c.read(ctx, call.Attachment, nil)
+	if err != nil {
+		return err
+	}
+	trace.Link(ctx, trace.ParseContext(r.Span))
+	if len(r.Conf) > 0 {
+		call.Conf, call.Args = r.Conf, r.Args
+	}
+	call.Made = r.Made(c.Boot)
+	steps, err := c.Build(call.Conf, call.Args)
+	if err != nil {
+		return err
+	}
+	errs := []error{row(ctx, steps.Name, func(ctx context.Context) error { return steps.Main.Check(ctx, call) })}
+	if steps.IPAM != nil {
+		errs = append(errs, row(ctx, "ipam", func(ctx context.Context) error { return steps.IPAM.Check(ctx, call) }))
+	}
+	return findings(errs)
+}
+
+// findings puts the steps' findings into one; an error of another kind, that
+// one could not look, goes before them.
+func findings(errs []error) error {
+	var all delegates.Findings
+	var other []error
+	for _, err := range errs {
+		var f delegates.Findings
+		if errors.As(err, &f) {
+			all = append(all, f...)
+		} else if err != nil {
+			other = append(other, err)
+		}
+	}
+	if len(other) > 0 {
+		return errors.Join(other...)
+	}
+	if len(all) > 0 {
+		return all
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// Package lock waits a bounded time for a kernel lock and names its holder.
+// A lock file's presence or content means nothing: only the kernel's lock does.
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Held is the error of a wait that ended without the lock.
+type Held struct {
+	What string // what is locked: a path, an attachment
+	PID  int    // of the holder, 0 when it could not be told
+}
+
+// Error names the holder, and its program where it can be read.
+func (h *Held) Error() string {
+	if h.PID == 0 {
+		return fmt.Sprintf("%s is locked by another process", h.What)
+	}
+	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.PID))
+	return fmt.Sprintf("%s is locked by process %d (%s)", h.What, h.PID, strings.TrimSpace(string(comm)))
+}
+
+// Ranges locks keys by POSIX byte-range locks on one file that is never
+// removed (fcntl(2), F_SETLKW). The kernel drops them with the process, and no
+// child inherits them. Closing any descriptor of the file drops all of them,
+// so one process opens it once.
+type Ranges struct {
+	fd   int
+	path string
+	mu   sync.Mutex
+	busy map[int64]chan struct{} // closed when the key's holder in this process is done
+}
+
+// OpenRanges opens the lock file, and makes it where it is missing.
+func OpenRanges(path string) (*Ranges, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &Ranges{fd: fd, path: path, busy: map[int64]chan struct{}{}}, nil
+}
+
+// Close drops every lock taken through r.
+func (r *Ranges) Close() error { return unix.Close(r.fd) }
+
+// Lock takes the key's lock, alone, or returns a *Held when ctx ends first.
+func (r *Ranges) Lock(ctx context.Context, key string) (unlock func(), err error) {
+	off := offset(key)
+	done, err := r.enter(ctx, key, off)
+	if err != nil {
+		return nil, err
+	}
+	leave := func() {
+		r.set(unix.F_UNLCK, off)
+		r.mu.Lock()
+		delete(r.busy, off)
+		r.mu.Unlock()
+		close(done)
+	}
+	err = r.try(off)
+	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+		if err != nil {
+			leave()
+			return nil, &os.PathError{Op: "lock", Path: r.path, Err: err}
+		}
+		return leave, nil
+	}
+	got := make(chan error, 1)
+	go func() { got <- r.wait(off) }()
+	select {
+	case err := <-got:
+		if err != nil {
+			leave()
+			return nil, &os.PathError{Op: "lock", Path: r.path, Err: err}
+		}
+		return leave, nil
+	case <-ctx.Done():
+		// The kernel can not be told to stop waiting: a lock granted late is given back.
+		go func() { <-got; leave() }()
+		return nil, &Held{What: key, PID: r.holder(off)}
+	}
+}
+
+// enter waits for the key's turn within this process: for the kernel, all of
+// a process's threads are one holder.
+func (r *Ranges) enter(ctx context.Context, key string, off int64) (chan struct{}, error) {
+	for {
+		r.mu.Lock()
+		before := r.busy[off]
+		if before == nil {
+			done := make(chan struct{})
+			r.busy[off] = done
+			r.mu.Unlock()
+			return done, nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return nil, &Held{What: key, PID: os.Getpid()}
+		}
+	}
+}
+
+func (r *Ranges) flock(kind int16, off int64) *unix.Flock_t {
+	return &unix.Flock_t{Type: kind, Whence: 0, Start: off, Len: 1}
+}
+
+func (r *Ranges) try(off int64) error {
+	return unix.FcntlFlock(uintptr(r.fd), unix.F_SETLK, r.flock(unix.F_WRLCK, off))
+}
+
+func (r *Ranges) wait(off int64) error {
+	for {
+		err := unix.FcntlFlock(uintptr(r.fd), unix.F_SETLKW, r.flock(unix.F_WRLCK, off))
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (r *Ranges) set(kind int16, off int64) {
+	_ = unix.FcntlFlock(uintptr(r.fd), unix.F_SETLK, r.flock(kind, off))
+}
+
+func (r *Ranges) holder(off int64) int {
+	l := r.flock(unix.F_WRLCK, off)
+	if unix.FcntlFlock(uintptr(r.fd), unix.F_GETLK, l) != nil || l.Type == unix.F_UNLCK {
+		return 0
+	}
+	return int(l.Pid)
+}
+
+// offset is the byte that stands for a key. Two keys that share one wait for
+// each other for nothing; no more.
+func offset(key string) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(key))
+	return int64(h.Sum64() >> 2)
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tracewire/tracewire/chain"
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/chain/lock"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/ipam"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// lockPatience bounds the wait for another operation on the same attachment.
+const lockPatience = 10 * time.Second
+
+// assemble binds the rooms together for one operation. ns is nil on DEL, which
+// works from the host.
+func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
+	state := o.net.Tracewire.StateDir
+	return &chain.Chain{
+		Records: cache.Dir(filepath.Join(state, "attachments")),
+		Boot:    o.boot,
+		Start:   o.start,
+		Sync:    o.net.Tracewire.Sync,
+		Lock: func(ctx context.Context, a delegates.Attachment) error {
+			return takeLock(ctx, state, a, ns != nil)
+		},
+		Build:  func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns) },
+		Alive:  alive,
+		Accept: o.accept,
+	}
+}
+
+// steps reads the configuration of each step.
+func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.Steps, error) {
+	net, netErr := conflist.Parse(conf)
+	pairs, argsErr := conflist.ParseArgs(args)
+	keys, keysErr := bridge.Parse(conf, pairs)
+	s := chain.Steps{Name: "bridge", Main: bridge.Bridge{Conf: keys, Namespace: ns, Boot: o.boot, Wait: net.Tracewire.SyncDelete}}
+	var ipamErr error
+	switch {
+	case net.IPAM == "" && netErr == nil: // a network without addresses
+	case net.IPAM == "host-local" && !net.Tracewire.IPAMExec, net.IPAM == "":
+		s.IPAM, ipamErr = ipam.Parse(conf, args)
+	default:
+		s.IPAM, s.Late, s.Early = delegates.Plugin{Type: net.IPAM}, true, net.IPAM == "dhcp"
+	}
+	return s, errors.Join(netErr, argsErr, keysErr, ipamErr)
+}
+
+// takeLock takes the attachment's lock for as long as this process lives. Where
+// the state directory is missing, or can not be written, a DEL has no record
+// to guard: it goes on without.
+func takeLock(ctx context.Context, state string, a delegates.Attachment, need bool) error {
+	path := filepath.Join(state, "lock")
+	l, err := lock.OpenRanges(path)
+	if errors.Is(err, fs.ErrNotExist) && need {
+		if err = os.MkdirAll(state, 0o700); err == nil {
+			l, err = lock.OpenRanges(path)
+		}
+	}
+	if err != nil && !need {
+		if !errors.Is(err, fs.ErrNotExist) {
+			trace.Warn(ctx, "attachment is not locked", trace.KeyError.String(err.Error()))
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	_, err = l.Lock(ctx, a.String())
+	return err
+}
+
+// alive tells whether what a record stands for is there: a host end that is
+// proven to be its own, and its namespace at the path that ADD was given.
+func alive(_ context.Context, r cache.Record) (bool, error) {
+	if r.Result == nil {
+		return false, nil
+	}
+	return veth.Alive(r.Attachment.String(), r.Result, r.NetNS, r.Cookie)
+}
+
+// fmtNetNS names the variable that a namespace's path came in.
+func fmtNetNS(err error) error { return fmt.Errorf("CNI_NETNS: %w", err) }

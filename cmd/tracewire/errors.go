@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/chain"
+	"github.com/tracewire/tracewire/chain/codes"
+	"github.com/tracewire/tracewire/chain/lock"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/ipam"
+)
+
+// errStdin marks a standard input that is no network configuration.
+var errStdin = errors.New("network configuration on standard input")
+
+// border is what each error of the rooms is called outside. The first row that
+// fits counts.
+var border = []struct {
+	is   func(error) bool
+	code uint
+}{
+	{is(chain.ErrPanic), codes.Internal},
+	{isA[*lock.Held], codes.TryLater},
+	{is(context.DeadlineExceeded), codes.TryLater},
+	{is(context.Canceled), codes.TryLater},
+	{said(codes.TryLater), codes.TryLater},
+	{isA[delegates.Findings], codes.Check},
+	{is(conflist.ErrUnsupported), codes.Unsupported},
+	{is(conflist.ErrInvalid), codes.Config},
+	{is(conflist.ErrArgs), codes.Environment},
+	{is(errStdin), codes.Decode},
+	{is(veth.ErrNoNamespace), codes.Environment},
+	{is(veth.ErrOwnNamespace), codes.OwnNetNS},
+	{is(ipam.ErrExhausted), codes.Exhausted},
+	{is(ipam.ErrTaken), codes.Taken},
+	{is(chain.ErrAttached), codes.Exists},
+	{is(bridge.ErrExists), codes.Exists},
+	{is(bridge.ErrConflict), codes.Conflict},
+	{is(veth.ErrDuplicate), codes.Duplicate},
+	{is(veth.ErrPort), codes.Port},
+	{is(chain.ErrNoAddress), codes.Plugin},
+	{is(delegates.ErrPlugin), codes.Plugin},
+	{isA[*fs.PathError], codes.IO},
+	{isA[*os.SyscallError], codes.IO},
+	{isA[unix.Errno], codes.Kernel},
+}
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func isA[T error](err error) bool {
+	var t T
+	return errors.As(err, &t)
+}
+
+// said tells that a delegated plugin itself answered with a code.
+func said(code uint) func(error) bool {
+	return func(err error) bool {
+		var e *types.Error
+		return errors.As(err, &e) && e.Code == code
+	}
+}
+
+// toCNI is the one place where an error becomes CNI's. All of its text is kept.
+func toCNI(err error) *types.Error {
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	for _, b := range border {
+		if b.is(err) {
+			return types.NewError(b.code, text, details(err))
+		}
+	}
+	return types.NewError(codes.Internal, text, "")
+}
+
+// details is CHECK's findings as a JSON object; empty for any other error.
+func details(err error) string {
+	var f delegates.Findings
+	if !errors.As(err, &f) {
+		return ""
+	}
+	action := "reconcile"
+	for _, x := range f {
+		if !x.Mends {
+			action = "inspect"
+		}
+	}
+	b, err := json.Marshal(map[string]any{"findings": f, "action": action})
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// document is CNI's error object (CNI spec 1.1.0, "Error"), cniVersion set.
+type document struct {
+	CNIVersion string `json:"cniVersion"`
+	Code       uint   `json:"code"`
+	Msg        string `json:"msg"`
+	Details    string `json:"details,omitempty"`
+}
+
+// explain adds to an error where to look for more: trace, phase, hint.
+func explain(e *types.Error, version, trace, phase string) document {
+	d := document{CNIVersion: version, Code: e.Code, Msg: e.Msg, Details: e.Details}
+	if d.CNIVersion == "" {
+		d.CNIVersion = types100.ImplementedSpecVersion
+	}
+	if strings.HasPrefix(d.Details, "{") {
+		return d // CHECK's findings, to be read by programs
+	}
+	add := func(key, value string) {
+		if value != "" {
+			d.Details = strings.TrimPrefix(d.Details+"; "+key+": "+value, "; ")
+		}
+	}
+	add("trace", trace)
+	add("phase", phase)
+	if c, ok := codes.Of(e.Code); ok {
+		add("hint", c.Hint)
+	}
+	return d
+}
+
+// refuse prints an error that no operation stands behind, and returns the exit
+// code.
+func refuse(e *types.Error) int {
+	if e == nil {
+		return 0
+	}
+	return printed(explain(e, "", "", ""), 1)
+}
+
+// printed writes the one document and returns the exit code.
+func printed(doc any, code int) int {
+	b, err := json.MarshalIndent(doc, "", "    ")
+	if err == nil {
+		_, err = os.Stdout.Write(append(b, '\n'))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tracewire: answer:", err)
+		return 1
+	}
+	return code
+}

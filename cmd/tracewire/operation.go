@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
+	api "go.opentelemetry.io/otel/trace"
+
+	"github.com/tracewire/tracewire/chain"
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/chain/codes"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// operation is one CNI command, from its first moment to its lines in spool
+// and log.
+type operation struct {
+	net     conflist.Network
+	netErr  error
+	args    conflist.Args
+	argsErr error
+	boot    string
+	start   time.Time
+
+	rec   *trace.Recorder
+	root  api.Span
+	funcs skel.CNIFuncs
+
+	chain  *chain.Chain // nil until a verb needs one
+	result types.Result // nil unless ADD has one
+	err    error
+}
+
+// begin reads the configuration and starts the root span. What is wrong with
+// the configuration is the verb's to judge.
+func begin(start time.Time, verb string, stdin []byte) *operation {
+	o := &operation{rec: trace.NewRecorder(start), start: start, boot: bootID()}
+	o.net, o.netErr = conflist.Parse(stdin)
+	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
+	ctx := context.Background()
+	if p := trace.Parent(os.Getenv); p.IsValid() {
+		ctx = api.ContextWithRemoteSpanContext(ctx, p)
+	}
+	ctx, o.root = o.rec.Tracer(trace.Scope).Start(ctx, "cni."+verb, api.WithTimestamp(start))
+	o.describe(verb, stdin)
+	o.funcs = skel.CNIFuncs{Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check)}
+	return o
+}
+
+// describe gives the root span what is known of the operation from outside.
+// What the runtime did not say is left out.
+func (o *operation) describe(verb string, stdin []byte) {
+	id := os.Getenv("CNI_CONTAINERID")
+	for _, a := range []struct {
+		key   attribute.Key
+		value string
+	}{
+		{trace.KeyCommand, verb},
+		{trace.KeyName, o.net.Name},
+		{trace.KeyID, id},
+		{trace.KeyContainer, id},
+		{trace.KeyIfName, os.Getenv("CNI_IFNAME")},
+		{trace.KeyNetNS, os.Getenv("CNI_NETNS")},
+		{trace.KeyPodNamespace, o.args["K8S_POD_NAMESPACE"]},
+		{trace.KeyPod, o.args["K8S_POD_NAME"]},
+		{trace.KeyPodUID, o.args["K8S_POD_UID"]},
+		{trace.KeyVersion, o.net.CNIVersion},
+		{trace.KeyConfigHash, shortHash(stdin)},
+	} {
+		if a.value != "" {
+			o.root.SetAttributes(a.key.String(a.value))
+		}
+	}
+}
+
+// verb bounds a verb in time, catches its panics and keeps its error whole.
+func (o *operation) verb(ctx context.Context, do func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	return func(a *skel.CmdArgs) error {
+		ctx, cancel := context.WithTimeout(ctx, o.net.Tracewire.Timeout)
+		defer cancel()
+		o.err = chain.Guard(ctx, func() error { return do(ctx, a) })
+		return o.err
+	}
+}
+
+func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
+	if err := errors.Join(o.netErr, o.argsErr); err != nil {
+		return err
+	}
+	if len(o.net.Prev) > 0 {
+		return conflist.Invalid("prevResult", o.net.Prev, "must be absent: in mode bridge tracewire is the first plugin of its list")
+	}
+	ns, err := open(a)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	o.chain = o.assemble(ns)
+	call := o.call(a)
+	in := cache.Intent{
+		Attachment: call.Attachment, Conf: a.StdinData, Args: a.Args, NetNS: a.Netns, Inode: ns.Inode, Cookie: ns.Cookie,
+		Boot: o.boot, Runtime: runtimeExe(), Span: trace.Format(o.root.SpanContext()),
+	}
+	r, err := o.chain.Add(ctx, in, call)
+	if err == nil {
+		o.outcome(r)
+	}
+	return err
+}
+
+// accept turns ADD's result into the version that was asked for.
+func (o *operation) accept(r *types100.Result) (err error) {
+	version := o.net.CNIVersion
+	if version == "" {
+		version = "0.1.0" // what a configuration without one means, as skel has it
+	}
+	o.result, err = r.GetAsVersion(version)
+	return err
+}
+
+// outcome tells the root span what ADD made.
+func (o *operation) outcome(r *types100.Result) {
+	addresses, families := []string{}, []string{}
+	for _, ip := range r.IPs {
+		family := "ipv6"
+		if ip.Address.IP.To4() != nil {
+			family = "ipv4"
+		}
+		if !strings.Contains(strings.Join(families, ","), family) {
+			families = append(families, family)
+		}
+		addresses = append(addresses, ip.Address.String())
+	}
+	o.root.SetAttributes(trace.KeyAddresses.StringSlice(addresses), trace.KeyNetworkType.String(strings.Join(families, ",")))
+	if len(r.Interfaces) == 3 {
+		o.root.SetAttributes(trace.KeyInterface.String(r.Interfaces[1].Name), trace.KeyMAC.String(r.Interfaces[2].Mac))
+	}
+}
+
+func (o *operation) del(ctx context.Context, a *skel.CmdArgs) error {
+	if err := errors.Join(o.netErr, o.argsErr); err != nil {
+		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
+	}
+	if _, err := os.Stat(a.Netns); err != nil {
+		o.root.SetAttributes(trace.KeyNetNSState.String("missing"))
+	}
+	o.chain = o.assemble(nil)
+	return o.chain.Del(ctx, o.call(a), trace.Format(o.root.SpanContext()))
+}
+
+func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
+	if err := errors.Join(o.netErr, o.argsErr); err != nil {
+		return err
+	}
+	if len(o.net.Prev) == 0 {
+		return conflist.Invalid("prevResult", nil, "must be the result of ADD")
+	}
+	if _, err := delegates.Previous(o.net.Prev); err != nil {
+		return conflist.Invalid("prevResult", o.net.Prev, err.Error())
+	}
+	ns, err := open(a)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	o.chain = o.assemble(ns)
+	return o.chain.Check(ctx, o.call(a))
+}
+
+// open opens the pod's network namespace, which is our own only where the
+// runtime says that this is meant.
+func open(a *skel.CmdArgs) (*veth.Namespace, error) {
+	ns, err := veth.Open(a.Netns)
+	if err != nil {
+		return nil, fmtNetNS(err)
+	}
+	if meant := a.NetnsOverride == "1" || strings.EqualFold(a.NetnsOverride, "true"); ns.Own && !meant {
+		_ = ns.Close()
+		return nil, fmtNetNS(veth.ErrOwnNamespace)
+	}
+	return ns, nil
+}
+
+func (o *operation) call(a *skel.CmdArgs) delegates.Call {
+	return delegates.Call{
+		Attachment: delegates.Attachment{Network: o.net.Name, ContainerID: a.ContainerID, IfName: a.IfName},
+		Conf:       a.StdinData, Prev: o.net.Prev, NetNS: a.Netns, Args: a.Args, Path: filepath.SplitList(a.Path),
+	}
+}
+
+// finish prints the one document, then writes spool and log, and returns the
+// exit code.
+func (o *operation) finish(failed *types.Error) (code int) {
+	switch {
+	case failed != nil:
+		o.fail(failed)
+		code = printed(explain(failed, o.net.CNIVersion, o.root.SpanContext().TraceID().String(), o.rec.Failed()), 1)
+	case o.result != nil:
+		code = printed(o.result, 0)
+	}
+	o.root.End()
+	if o.sink().Write(o.rec) && o.chain != nil && failed == nil {
+		_ = o.chain.Told() // a record that can not be told is told again by its next reader
+	}
+	return code
+}
+
+func (o *operation) fail(e *types.Error) {
+	name := "error " + strconv.FormatUint(uint64(e.Code), 10)
+	if c, ok := codes.Of(e.Code); ok {
+		name = c.Name
+	}
+	o.root.SetAttributes(trace.KeyErrorCode.Int64(int64(e.Code)), trace.KeyErrorType.String(name))
+	o.root.SetStatus(otelcodes.Error, e.Msg)
+}
+
+func (o *operation) sink() trace.Sink {
+	t := o.net.Tracewire
+	return trace.Sink{
+		Resource: trace.Resource(version, o.boot, os.Getenv),
+		Spool:    trace.Spool{Dir: t.SpoolDir, MaxBytes: t.SpoolBytes},
+		Log:      trace.Log{Path: t.LogPath, Level: t.LogLevel},
+	}
+}
+
+// bootID is this boot of the kernel (random(4)); empty where it can not be read.
+func bootID() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+}
+
+// runtimeExe is the executable that called us, empty when it is gone or pid 1.
+func runtimeExe() string {
+	ppid := os.Getppid()
+	if ppid <= 1 {
+		return ""
+	}
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(ppid) + "/exe")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(exe, " (deleted)")
+}
+
+// shortHash stands for a configuration, which may hold secrets, in spans and log.
+func shortHash(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:8])
+}

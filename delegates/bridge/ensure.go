@@ -1,0 +1,139 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"go.opentelemetry.io/otel/attribute"
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// ensureBridge finds the bridge, or makes it. Another ADD may make it at the
+// same moment: what counts is what is there in the end.
+func (w *wiring) ensureBridge(ctx context.Context) (err error) {
+	name := w.Conf.Bridge
+	trace.Set(ctx, trace.KeyBridge.String(name))
+	w.bridge, err = w.host.LinkByName(name)
+	if veth.Gone(err) {
+		err = w.host.CreateBridge(name, veth.BridgeMAC(name, w.Boot), w.Conf.MTU)
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			w.soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + name + "/accept_ra", Value: "0"})
+			w.bridge, err = w.host.LinkByName(name)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if w.bridge.Kind != "bridge" {
+		return fmt.Errorf("%w: %s is not a bridge but %s", ErrConflict, name, kindOf(w.bridge))
+	}
+	var flags uint32
+	if !w.bridge.Up {
+		flags |= unix.IFF_UP
+	}
+	if w.Conf.Promisc && !w.bridge.Promisc {
+		flags |= unix.IFF_PROMISC
+	}
+	if flags == 0 {
+		return nil
+	}
+	return w.host.SetFlags(w.bridge.Index, flags)
+}
+
+func kindOf(l veth.Link) string {
+	if l.Kind == "" {
+		return "a device"
+	}
+	return "of kind " + l.Kind
+}
+
+// soft writes settings that are good to have: one that fails is told, no more.
+func (w *wiring) soft(ctx context.Context, settings ...veth.Sysctl) {
+	for _, s := range settings {
+		if err := veth.Write(s); err != nil {
+			trace.Warn(ctx, "sysctl not set", attribute.String("sysctl", s.Path), attribute.String("error", err.Error()))
+		}
+	}
+}
+
+// ensureGateway gives the bridge the pod's gateway addresses, and turns
+// forwarding on.
+func (w *wiring) ensureGateway(ctx context.Context) error {
+	if !w.Conf.Gateway {
+		return nil
+	}
+	all := gateways(w.result)
+	for _, gw := range all {
+		if err := w.ensureAddress(ctx, gw, all); err != nil {
+			return err
+		}
+		if err := veth.Ensure(forwarding(gw.Addr())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func forwarding(a netip.Addr) veth.Sysctl {
+	if a.Is4() {
+		return veth.Sysctl{Path: "ipv4/ip_forward", Value: "1", Must: true}
+	}
+	return veth.Sysctl{Path: "ipv6/conf/all/forwarding", Value: "1", Must: true}
+}
+
+// ensureAddress adds one gateway address that is not there yet. What stands in
+// its way is an error, or goes when forceAddress is set. all is what this
+// network itself has.
+func (w *wiring) ensureAddress(ctx context.Context, gw netip.Prefix, all []netip.Prefix) error {
+	if has, err := w.host.HasAddress(w.bridge, gw); err != nil || has {
+		return err
+	}
+	if gw.Addr().Is6() {
+		conf := "ipv6/conf/" + w.Conf.Bridge
+		w.soft(ctx, veth.Sysctl{Path: conf + "/accept_ra", Value: "0"})
+		if err := veth.Ensure(veth.Sysctl{Path: conf + "/disable_ipv6", Value: "0", Must: true}); err != nil {
+			return err
+		}
+	}
+	if err := w.clear(gw, all); err != nil {
+		return err
+	}
+	if err := w.host.AddAddresses(w.bridge.Index, false, false, gw); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	// A MAC that follows the ports would make the pods' neighbour entries wrong.
+	return w.host.SetMAC(w.bridge.Index, w.bridge.MAC)
+}
+
+// clear takes the addresses from the bridge that a gateway can not stand
+// beside: any other IPv4 address, and an IPv6 one whose subnet overlaps.
+func (w *wiring) clear(gw netip.Prefix, all []netip.Prefix) error {
+	family := netlink.FAMILY_V6
+	if gw.Addr().Is4() {
+		family = netlink.FAMILY_V4
+	}
+	have, err := netlink.AddrList(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: w.bridge.Index}}, family)
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", w.Conf.Bridge, err)
+	}
+	for _, a := range have {
+		p := prefix(*a.IPNet)
+		if slices.Contains(all, p) || gw.Addr().Is6() && !p.Overlaps(gw) {
+			continue
+		}
+		if !w.Conf.ForceAddress {
+			return fmt.Errorf("%w: %s has address %s, the gateway would be %s (forceAddress replaces it)", ErrConflict, w.Conf.Bridge, p, gw)
+		}
+		if err := w.host.DropAddress(w.bridge.Index, p); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+// Package delegates holds the contract every step of an attachment keeps, and
+// the one door through which other plugins' executables are run.
+package delegates
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Attachment names one interface of one container on one network. It is the
+// key of a record, of a lock and of everything an ADD makes.
+type Attachment struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+}
+
+// String is network/containerID:ifname. Neither a network's name nor a
+// container id may hold a slash or a colon (CNI spec, section 2), so no two
+// attachments share one.
+func (a Attachment) String() string {
+	return a.Network + "/" + a.ContainerID + ":" + a.IfName
+}
+
+// Call is what one step is given.
+type Call struct {
+	Attachment
+	Conf  []byte          // the complete network configuration, JSON, the one ADD used
+	Prev  json.RawMessage // prevResult as the runtime sent it; empty when there is none
+	NetNS string          // CNI_NETNS, a path; empty when there is none
+	Args  string          // CNI_ARGS as given
+	Path  []string        // CNI_PATH, split
+
+	// IPAM is the addresses' answer on ADD and CHECK, whose owner is the ipam
+	// step. It is nil on a network without IPAM.
+	IPAM *types100.Result
+	// Lease asks for the addresses in the middle of the step, when they can only
+	// be had once the interface exists. It is nil when IPAM already has them.
+	Lease func(context.Context) (*types100.Result, error)
+	// Made is what the attachment's record tells. It is the zero Made on the
+	// first ADD and where no record was found.
+	Made Made
+	// Journal is where ADD writes down what it makes. It is never nil on ADD.
+	Journal Journal
+}
+
+// Made is what an attachment's record says that its ADD made.
+type Made struct {
+	Known    bool   // a record was found
+	ThisBoot bool   // it was written since this kernel started
+	Cookie   uint64 // SO_NETNS_COOKIE of the pod's network namespace, 0 when not known
+	// Result is what ADD answered, else what it planned; nil before the plan.
+	Result *types100.Result
+	// Reserved is what IPAM gave; nil when the record ends before that line.
+	Reserved *types100.Result
+}
+
+// Journal is the part of an attachment's record that a step writes.
+type Journal interface {
+	// Reserved writes down the addresses, after they are reserved.
+	Reserved(*types100.Result) error
+	// Plan writes down names, MACs, addresses and routes, before the kernel is
+	// touched. A later plan replaces an earlier one.
+	Plan(*types100.Result) error
+	// Sync makes all lines so far outlive a power cut.
+	Sync() error
+	// Begin and End write down the phases.
+	Begin(phase string) error
+	End(phase string) error
+}
+
+// Delegate is one step of an attachment: it adds to the result, and takes
+// back what it added.
+type Delegate interface {
+	// Add returns the result with the step's own part. It undoes nothing when it
+	// fails: the caller calls Del.
+	Add(context.Context, Call) (*types100.Result, error)
+	// Del removes all that Add made or may have made. What is already gone is
+	// success.
+	Del(context.Context, Call) error
+	// Check compares what Add made with what is there.
+	Check(context.Context, Call) error
+}
+
+// Finding is one difference that CHECK found.
+type Finding struct {
+	Code     string `json:"code"` // a reason code of chain/codes: "veth.missing"
+	Expected string `json:"expected"`
+	Found    string `json:"found"`
+	// Mends tells that a new ADD would put it right.
+	Mends bool `json:"-"`
+}
+
+// Findings is the error of a Check that looked and found differences.
+type Findings []Finding
+
+// Error lists them, in the order found.
+func (f Findings) Error() string {
+	s := ""
+	for i, x := range f {
+		if i > 0 {
+			s += "; "
+		}
+		s += fmt.Sprintf("%s: expected %s, found %s", x.Code, x.Expected, x.Found)
+	}
+	return s
+}

@@ -1,0 +1,112 @@
+package veth
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// Link is what the kernel says of one interface.
+type Link struct {
+	Name      string
+	Index     int
+	Kind      string // "veth", "bridge", "" for a real device
+	MAC       net.HardwareAddr
+	MTU       int
+	Master    int // index of the bridge it is a port of, 0 for none
+	Peer      int // index of a veth's other end, in its own namespace
+	Alias     string
+	Up        bool // administratively
+	Promisc   bool
+	OperState uint8 // RFC 2863, linux/if.h: 6 is up
+	Port      Port
+}
+
+// Port is what the kernel says of a bridge's port; zero for no port.
+type Port struct {
+	State    uint8 // linux/if_bridge.h: 0 disabled, 3 forwarding
+	Hairpin  bool
+	Isolated bool
+}
+
+// OperUp is IF_OPER_UP (linux/if.h).
+const OperUp = 6
+
+// LinkByName looks an interface up; Gone tells that there is none.
+func (c *Conn) LinkByName(name string) (Link, error) {
+	return c.link(0, name)
+}
+
+// LinkByIndex looks an interface up; Gone tells that there is none.
+func (c *Conn) LinkByIndex(index int) (Link, error) {
+	return c.link(index, "")
+}
+
+func (c *Conn) link(index int, name string) (Link, error) {
+	var m Batch
+	m.add("look up", unix.RTM_GETLINK, 0)
+	m.ifinfo(index, 0, 0)
+	if name != "" {
+		m.str(unix.IFLA_IFNAME, name)
+	}
+	m.u32(unix.IFLA_EXT_MASK, skipStats)
+	m.end()
+	body, err := c.ask(&m)
+	if err != nil {
+		return Link{}, err
+	}
+	return readLink(body), nil
+}
+
+// readLink reads a struct ifinfomsg and its attributes (linux/if_link.h).
+func readLink(body []byte) (l Link) {
+	if len(body) < unix.SizeofIfInfomsg {
+		return l
+	}
+	flags := order.Uint32(body[8:])
+	l.Index = int(int32(order.Uint32(body[4:])))
+	l.Up, l.Promisc = flags&unix.IFF_UP != 0, flags&unix.IFF_PROMISC != 0
+	walk(body[unix.SizeofIfInfomsg:], func(kind uint16, d []byte) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = cstring(d)
+		case unix.IFLA_ADDRESS:
+			l.MAC = append(net.HardwareAddr{}, d...)
+		case unix.IFLA_MTU:
+			l.MTU = int(order.Uint32(d))
+		case unix.IFLA_MASTER:
+			l.Master = int(order.Uint32(d))
+		case unix.IFLA_LINK:
+			l.Peer = int(order.Uint32(d))
+		case unix.IFLA_IFALIAS:
+			l.Alias = cstring(d)
+		case unix.IFLA_OPERSTATE:
+			l.OperState = d[0]
+		case unix.IFLA_LINKINFO:
+			l.readInfo(d)
+		}
+	})
+	return l
+}
+
+func (l *Link) readInfo(info []byte) {
+	walk(info, func(kind uint16, d []byte) {
+		switch kind {
+		case unix.IFLA_INFO_KIND:
+			l.Kind = cstring(d)
+		case unix.IFLA_INFO_SLAVE_DATA:
+			walk(d, l.readPort)
+		}
+	})
+}
+
+func (l *Link) readPort(kind uint16, d []byte) {
+	switch kind {
+	case unix.IFLA_BRPORT_STATE:
+		l.Port.State = d[0]
+	case unix.IFLA_BRPORT_MODE:
+		l.Port.Hairpin = d[0] != 0
+	case unix.IFLA_BRPORT_ISOLATED:
+		l.Port.Isolated = d[0] != 0
+	}
+}

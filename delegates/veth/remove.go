@@ -1,0 +1,75 @@
+package veth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Remove removes an interface, and with a veth its other end. One that is gone
+// is success. The kernel announces the removal after half a millisecond, but
+// answers only after 16 to 25 ms, when all processors have forgotten the
+// interface: unless wait is asked for, that time is left to a child process,
+// and Remove returns on the announcement. reaped tells that it was so.
+func (c *Conn) Remove(ctx context.Context, index int, wait bool) (reaped bool, err error) {
+	var m Batch
+	m.add("remove interface", unix.RTM_DELLINK, 0)
+	m.ifinfo(index, 0, 0)
+	m.end()
+	if wait || !mayReap() {
+		return false, ignoreGone(c.Do(&m))
+	}
+	heard, err := listen(unix.RTMGRP_LINK, unix.RTM_DELLINK, unix.AF_UNSPEC, index)
+	if err != nil {
+		return false, ignoreGone(c.Do(&m))
+	}
+	defer heard.Close()
+	// A socket of the request's own: its answer may come long after we are done with c.
+	asked, err := Dial()
+	if err != nil {
+		return false, err
+	}
+	defer asked.Close()
+	if !reap(asked.fd, m.b) {
+		return false, ignoreGone(c.Do(&m))
+	}
+	return true, removed(ctx, heard, asked)
+}
+
+// removed waits for the announcement or the request's answer, whichever comes first.
+func removed(ctx context.Context, heard, asked *Conn) error {
+	ready, err := readable(ctx, heard, asked)
+	if err != nil {
+		return fmt.Errorf("remove interface: %w", err)
+	}
+	if ready[0] {
+		return nil
+	}
+	err = errors.New("remove interface: no answer")
+	rerr := asked.receive(func(h unix.NlMsghdr, body []byte) {
+		if h.Type == unix.NLMSG_ERROR {
+			err = answer(h, body)
+		}
+	})
+	if rerr != nil {
+		return rerr
+	}
+	if err != nil {
+		return ignoreGone(fmt.Errorf("remove interface: %w", err))
+	}
+	return nil
+}
+
+func ignoreGone(err error) error {
+	if Gone(err) {
+		return nil
+	}
+	return err
+}
+
+// mayReap tells whether a child may outlive this process: when the runtime is
+// pid 1 it may be one that reaps no orphans, and each DEL would leave a zombie.
+func mayReap() bool { return canReap && os.Getppid() != 1 }

@@ -1,0 +1,109 @@
+package veth
+
+import (
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Route is one route of the pod. Zero values are the kernel's own defaults.
+type Route struct {
+	Dst      netip.Prefix
+	Gateway  netip.Addr // invalid for a route without one
+	MTU      int        // bytes
+	AdvMSS   int        // bytes
+	Priority int        // metric
+	Table    int        // 0 for main
+	Scope    *int       // rtnetlink's number; nil for universe, or link without a gateway
+}
+
+// AddRoutes adds routes through an interface, in one send. One that is there
+// already, whole, is success.
+func (c *Conn) AddRoutes(index int, routes ...Route) error {
+	if len(routes) == 0 {
+		return nil
+	}
+	var m Batch
+	for _, r := range routes {
+		m.route(index, r)
+	}
+	err := c.Do(&m)
+	if only(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+// only tells that each of the joined errors is target.
+func only(err, target error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			if !errors.Is(e, target) {
+				return false
+			}
+		}
+	}
+	return errors.Is(err, target)
+}
+
+// route appends an RTM_NEWROUTE (rtnetlink(7)). Without NLM_F_EXCL two routes
+// of one destination stand side by side, as the reference's do.
+func (m *Batch) route(index int, r Route) {
+	m.add("add route "+r.Dst.String(), unix.RTM_NEWROUTE, unix.NLM_F_CREATE)
+	table := byte(unix.RT_TABLE_MAIN)
+	if r.Table > 0 && r.Table < 256 {
+		table = byte(r.Table)
+	}
+	m.b = append(m.b, family(r.Dst.Addr()), byte(r.Dst.Bits()), 0, 0,
+		table, unix.RTPROT_BOOT, r.scope(), unix.RTN_UNICAST, 0, 0, 0, 0)
+	if r.Dst.Bits() > 0 {
+		m.attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
+	}
+	m.gateway(r)
+	m.u32(unix.RTA_OIF, uint32(index))
+	if r.Table > 255 {
+		m.u32(unix.RTA_TABLE, uint32(r.Table))
+	}
+	if r.Priority > 0 {
+		m.u32(unix.RTA_PRIORITY, uint32(r.Priority))
+	}
+	m.metrics(r)
+	m.end()
+}
+
+func (r Route) scope() byte {
+	switch {
+	case r.Scope != nil:
+		return byte(*r.Scope)
+	case !r.Gateway.IsValid() && r.Dst.Addr().Is4():
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}
+
+// gateway adds the next hop: one of the other family goes into RTA_VIA.
+func (m *Batch) gateway(r Route) {
+	if !r.Gateway.IsValid() {
+		return
+	}
+	if r.Gateway.Is4() == r.Dst.Addr().Is4() {
+		m.attr(unix.RTA_GATEWAY, r.Gateway.AsSlice())
+		return
+	}
+	m.attr(unix.RTA_VIA, append(order.AppendUint16(nil, uint16(family(r.Gateway))), r.Gateway.AsSlice()...))
+}
+
+func (m *Batch) metrics(r Route) {
+	if r.MTU == 0 && r.AdvMSS == 0 {
+		return
+	}
+	done := m.nest(unix.RTA_METRICS)
+	if r.MTU > 0 {
+		m.u32(unix.RTAX_MTU, uint32(r.MTU))
+	}
+	if r.AdvMSS > 0 {
+		m.u32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
+	}
+	done()
+}

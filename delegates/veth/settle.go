@@ -1,0 +1,154 @@
+package veth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// forwarding is BR_STATE_FORWARDING; 1 and 2 are what a bridge with spanning
+// tree goes through on its way there (linux/if_bridge.h).
+const (
+	listening  = 1
+	forwarding = 3
+)
+
+// ErrPort marks a bridge port that did not begin to forward.
+var ErrPort = errors.New("bridge port does not forward")
+
+// WaitPort waits until a host end is up and its port forwards, which the
+// kernel does some 50 us after the pod's end is up. The Link is the last seen.
+// A port on which spanning tree works is waited for no longer.
+func (c *Conn) WaitPort(ctx context.Context, index int) (Link, error) {
+	l, err := c.LinkByIndex(index)
+	if err != nil || l.settled() {
+		return l, err
+	}
+	heard, err := listen(unix.RTMGRP_LINK, unix.RTM_NEWLINK, unix.AF_BRIDGE, index)
+	if err != nil {
+		return l, err
+	}
+	defer heard.Close()
+	for {
+		if l, err = c.LinkByIndex(index); err != nil || l.settled() {
+			return l, err
+		}
+		if _, err := readable(ctx, heard); err != nil {
+			return l, fmt.Errorf("%w: %s, state %d, operational state %d: %w", ErrPort, l.Name, l.Port.State, l.OperState, err)
+		}
+		if err := heard.receive(func(unix.NlMsghdr, []byte) {}); err != nil {
+			return l, err
+		}
+	}
+}
+
+func (l Link) settled() bool {
+	return l.OperState == OperUp && l.Port.State >= listening && l.Port.State <= forwarding
+}
+
+// ErrDuplicate marks an IPv6 address that another host on the segment has.
+var ErrDuplicate = errors.New("duplicate address detection failed")
+
+// WaitDAD waits until none of the IPv6 addresses is tentative any more. It is
+// called in the pod's namespace.
+func (c *Conn) WaitDAD(ctx context.Context, index int, addresses ...netip.Prefix) error {
+	heard, err := listen(rtmgrpIPv6Addr, unix.RTM_NEWADDR, unix.AF_INET6, index)
+	if err != nil {
+		return err
+	}
+	defer heard.Close()
+	for _, a := range addresses {
+		if err := c.waitDAD(ctx, heard, index, a.Addr()); err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+func (c *Conn) waitDAD(ctx context.Context, heard *Conn, index int, a netip.Addr) error {
+	for a.Is6() {
+		_, flags, err := c.address6(index, a)
+		switch {
+		case err != nil:
+			return err
+		case flags&unix.IFA_F_DADFAILED != 0:
+			return ErrDuplicate
+		case flags&unix.IFA_F_TENTATIVE == 0:
+			return nil
+		}
+		if _, err := readable(ctx, heard); err != nil {
+			return err
+		}
+		if err := heard.receive(func(unix.NlMsghdr, []byte) {}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rtmgrpIPv6Addr is RTMGRP_IPV6_IFADDR (linux/rtnetlink.h).
+const rtmgrpIPv6Addr = 0x100
+
+// HasAddress tells whether an interface has an address with that prefix
+// length. It looks at that one address and lists none.
+func (c *Conn) HasAddress(l Link, p netip.Prefix) (bool, error) {
+	if p.Addr().Is4() {
+		return c.hasAddress4(l.Name, p), nil
+	}
+	bits, _, err := c.address6(l.Index, p.Addr())
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		return false, nil
+	}
+	return err == nil && bits == p.Bits(), err
+}
+
+// hasAddress4 asks for the interface's address that equals the one given
+// (netdevice(7); the kernel compares it in devinet_ioctl), and for its mask.
+func (c *Conn) hasAddress4(name string, p netip.Prefix) bool {
+	r, err := unix.NewIfreq(name)
+	if err != nil || r.SetInet4Addr(p.Addr().AsSlice()) != nil {
+		return false
+	}
+	if unix.IoctlIfreq(c.fd, unix.SIOCGIFADDR, r) != nil {
+		return false
+	}
+	if got, err := r.Inet4Addr(); err != nil || netip.AddrFrom4([4]byte(got)) != p.Addr() {
+		return false
+	}
+	if unix.IoctlIfreq(c.fd, unix.SIOCGIFNETMASK, r) != nil {
+		return false
+	}
+	mask, err := r.Inet4Addr()
+	return err == nil && netip.AddrFrom4([4]byte(mask)) == maskOf(p.Bits())
+}
+
+func maskOf(bits int) netip.Addr {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), bits).Masked().Addr()
+}
+
+// address6 looks one IPv6 address up, with its flags (IFA_F_*).
+func (c *Conn) address6(index int, a netip.Addr) (bits int, flags uint32, err error) {
+	var m Batch
+	m.add("look up address "+a.String(), unix.RTM_GETADDR, 0)
+	m.b = append(m.b, unix.AF_INET6, 128, 0, 0)
+	m.b = order.AppendUint32(m.b, uint32(index))
+	m.attr(unix.IFA_ADDRESS, a.AsSlice())
+	m.end()
+	body, err := c.ask(&m)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(body) < unix.SizeofIfAddrmsg {
+		return 0, 0, unix.EADDRNOTAVAIL
+	}
+	bits, flags = int(body[1]), uint32(body[2])
+	walk(body[unix.SizeofIfAddrmsg:], func(kind uint16, d []byte) {
+		if kind == unix.IFA_FLAGS {
+			flags = order.Uint32(d)
+		}
+	})
+	return bits, flags, nil
+}

@@ -1,0 +1,72 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// Check looks for the reservation of each address that the record lists.
+// Without one any reservation of the attachment will do.
+func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
+	dir, err := folder(h.DataDir, c.Network)
+	if err != nil {
+		return err
+	}
+	listed := addresses(c.Made.Reserved)
+	if c.Made.Reserved == nil {
+		listed = addresses(c.Made.Result)
+	}
+	if len(listed) == 0 {
+		return checkAny(dir, of(c.Attachment))
+	}
+	var found delegates.Findings
+	var errs []error
+	for _, a := range listed {
+		f, err := checkOne(filepath.Join(dir, a.String()), of(c.Attachment))
+		found, errs = append(found, f...), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil || found == nil {
+		return err
+	}
+	return found
+}
+
+func checkOne(path string, owner Reservation) (delegates.Findings, error) {
+	r, ok, err := readReservation(path)
+	if ok && (r == owner || r == owner.bare()) {
+		return nil, nil
+	}
+	state := "no reservation"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case ok:
+		state = "held by " + r.String()
+	default:
+		state = "a file without a holder"
+	}
+	return missing(fmt.Sprintf("%s held by %s", filepath.Base(path), owner), state), nil
+}
+
+func checkAny(dir string, owner Reservation) error {
+	all, err := held(dir)
+	for _, r := range all {
+		if r == owner || r == owner.bare() {
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return missing("an address held by "+owner.String(), "no reservation")
+}
+
+func missing(expected, found string) delegates.Findings {
+	return delegates.Findings{{Code: "ipam.reservation", Expected: expected, Found: found, Mends: true}}
+}

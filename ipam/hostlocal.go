@@ -1,0 +1,68 @@
+// Package ipam leases addresses to attachments. It keeps them as the reference
+// plugin host-local does, file by file, so both can share one directory.
+package ipam
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// HostLocal leases addresses of fixed ranges, one file an address in
+// DataDir/<network>. DEL needs no ranges.
+type HostLocal struct {
+	DataDir    string
+	Sets       []Set
+	Routes     []*types.Route
+	ResolvConf string // a file; empty when there is none
+}
+
+var _ delegates.Delegate = HostLocal{}
+
+// Add reserves an address of each range set, all under one lock, or none. That
+// the attachment has none yet is for its record to know: the folder is not
+// searched for it.
+func (h HostLocal) Add(ctx context.Context, c delegates.Call) (*types100.Result, error) {
+	dir, err := folder(h.DataDir, c.Network)
+	if err != nil {
+		return nil, err
+	}
+	res := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	if res.DNS, err = resolv(h.ResolvConf); err != nil {
+		return nil, err
+	}
+	for _, r := range h.Routes {
+		res.Routes = append(res.Routes, r.Copy())
+	}
+	s, err := makeStore(ctx, dir, of(c.Attachment))
+	if err != nil {
+		return nil, err
+	}
+	defer s.unlock()
+	if err := h.fill(s, res); err != nil {
+		if left := s.undo(); left != nil {
+			err = errors.Join(err, left)
+		}
+		return nil, err
+	}
+	return res, nil
+}
+
+// fill adds an address of each range set.
+func (h HostLocal) fill(s *store, res *types100.Result) error {
+	if len(h.Sets) == 0 {
+		return ErrNoRanges
+	}
+	for n, set := range h.Sets {
+		ip, err := s.lease(set, n)
+		if err != nil {
+			return err
+		}
+		res.IPs = append(res.IPs, ip)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+var (
+	// ErrExhausted marks a range set without a free address.
+	ErrExhausted = errors.New("no addresses available")
+	// ErrTaken marks a requested address that another attachment holds.
+	ErrTaken = errors.New("requested address is taken")
+)
+
+// probes is how many addresses after the cursor are tried before the folder is
+// listed. Round robin finds the first one free until the range has gone round.
+const probes = 64
+
+// lease reserves one address of set n.
+func (s *store) lease(set Set, n int) (*types100.IPConfig, error) {
+	last := s.cursorOf(n)
+	a, err := s.pick(set, last.addr())
+	if err != nil {
+		return nil, err
+	}
+	if err := last.set(a); err != nil {
+		return nil, err
+	}
+	r := set.Ranges[set.index(a)]
+	mask := net.CIDRMask(r.Subnet.Bits(), a.BitLen())
+	return &types100.IPConfig{Address: net.IPNet{IP: a.AsSlice(), Mask: mask}, Gateway: r.Gateway.AsSlice()}, nil
+}
+
+func (s *store) pick(set Set, last netip.Addr) (netip.Addr, error) {
+	if set.Requested.IsValid() {
+		return set.Requested, s.grant(set.Requested)
+	}
+	n := 0
+	for a := range set.after(last) {
+		n++
+		if n > probes {
+			return s.search(set, last)
+		}
+		if ok, err := s.reserve(a); ok || err != nil {
+			return a, err
+		}
+	}
+	return netip.Addr{}, exhausted(set, n)
+}
+
+func (s *store) grant(a netip.Addr) error {
+	ok, err := s.reserve(a)
+	if ok || err != nil {
+		return err
+	}
+	holder, _, err := readReservation(s.path(a))
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s is held by container %s", ErrTaken, a, holder)
+}
+
+// search looks a free address up in one listing. It passes over no more
+// addresses than there are files, however large the ranges are.
+func (s *store) search(set Set, last netip.Addr) (netip.Addr, error) {
+	taken, err := s.taken()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for a := range set.after(last) {
+		if taken[a] {
+			continue
+		}
+		if ok, err := s.reserve(a); ok || err != nil {
+			return a, err
+		}
+	}
+	return s.debris(set, last)
+}
+
+// debris is for a set with a file for every address: only now is it worth
+// asking for their sizes.
+func (s *store) debris(set Set, last netip.Addr) (netip.Addr, error) {
+	n := 0
+	for a := range set.after(last) {
+		if ok, err := s.takeOver(a); ok || err != nil {
+			return a, err
+		}
+		n++
+	}
+	return netip.Addr{}, exhausted(set, n)
+}
+
+func exhausted(set Set, n int) error {
+	return fmt.Errorf("%w in range set %s: %d of %d in use", ErrExhausted, set, n, n)
+}

@@ -1,0 +1,122 @@
+package ipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// Del releases the addresses that the attachment's record lists. Without such
+// a record the whole folder is read once, after the addresses of prevResult:
+// nothing else tells what an ADD that was killed has reserved.
+func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
+	dir, err := folder(h.DataDir, c.Network)
+	if err != nil {
+		return err
+	}
+	s, err := openStore(ctx, dir, of(c.Attachment))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer s.unlock()
+	if listed := addresses(c.Made.Reserved, c.Made.Result); len(listed) > 0 {
+		_, err := s.releaseListed(listed)
+		return err
+	}
+	n, errPrev := s.releaseListed(previous(c.Prev))
+	return errors.Join(errPrev, s.releaseAll(n))
+}
+
+// releaseListed tells how many of the addresses were the owner's.
+func (s *store) releaseListed(listed []netip.Addr) (int, error) {
+	n := 0
+	var errs []error
+	for _, a := range listed {
+		ok, err := s.release(a.String(), s.owner, s.owner.bare())
+		if ok {
+			n++
+		}
+		errs = append(errs, err)
+	}
+	s.span.SetAttributes(trace.KeyReservation.Int(n))
+	return n, errors.Join(errs...)
+}
+
+// releaseAll releases what is the owner's in the whole folder. A file of an old
+// host-local names the container alone, which may have another interface on
+// this network: it counts only when nothing else was found, n files before included.
+func (s *store) releaseAll(n int) error {
+	all, err := held(s.dir)
+	errs := []error{err}
+	for _, owner := range []Reservation{s.owner, s.owner.bare()} {
+		if n > 0 && owner != s.owner {
+			break
+		}
+		for name, r := range all {
+			if r != owner {
+				continue
+			}
+			ok, err := s.release(name, owner)
+			if ok {
+				n++
+			}
+			errs = append(errs, err)
+		}
+	}
+	s.span.SetAttributes(trace.KeyReservation.Int(n))
+	return errors.Join(errs...)
+}
+
+// addresses lists the addresses of results, each once. Nil results have none.
+func addresses(results ...*types100.Result) []netip.Addr {
+	var all []netip.Addr
+	for _, r := range results {
+		if r == nil {
+			continue
+		}
+		for _, ip := range r.IPs {
+			if ip == nil {
+				continue
+			}
+			a, ok := netip.AddrFromSlice(ip.Address.IP)
+			if a = a.Unmap(); ok && !slices.Contains(all, a) {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
+// previous lists the addresses of a prevResult of any version. What can not be
+// read in it is passed over: DEL goes on.
+func previous(prev json.RawMessage) []netip.Addr {
+	var t struct {
+		IPs []json.RawMessage `json:"ips"`
+		IP4 json.RawMessage   `json:"ip4"` // before 0.3.0
+		IP6 json.RawMessage   `json:"ip6"`
+	}
+	_ = json.Unmarshal(prev, &t)
+	var all []netip.Addr
+	for _, raw := range append(t.IPs, t.IP4, t.IP6) {
+		var ip struct {
+			Address string `json:"address"`
+			IP      string `json:"ip"`
+		}
+		_ = json.Unmarshal(raw, &ip)
+		if a, ok := parseAddr(ip.Address + ip.IP); ok {
+			all = append(all, a)
+		}
+	}
+	return all
+}

@@ -1,0 +1,105 @@
+package trace
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+)
+
+// Log is the file of JSON lines that tells each operation's history.
+type Log struct {
+	Path  string
+	Level string // debug, info, warn, error or off
+}
+
+// Write appends the recorder's operation, in one write: a line a phase at
+// debug, a line a warning, and one summary with the root span's attributes.
+func (l Log) Write(r *Recorder) error {
+	level, err := zerolog.ParseLevel(l.Level)
+	if l.Level == "off" || err != nil {
+		return nil
+	}
+	var b bytes.Buffer
+	log := zerolog.New(&b).Level(level)
+	r.log(&log)
+	if b.Len() == 0 {
+		return nil
+	}
+	f, _, err := openAppend(l.Path, 0o755)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return writeLine(f, b.Bytes())
+}
+
+func (r *Recorder) log(log *zerolog.Logger) {
+	now := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, s := range r.spans {
+		for _, e := range s.events {
+			if e.warn {
+				fields(s.line(log.Warn(), e.at), e.attrs).Msg(e.name)
+			}
+		}
+		if i > 0 {
+			s.outcome(s.line(log.Debug(), s.start), now).Msg(s.name)
+		}
+	}
+	if len(r.spans) == 0 {
+		return
+	}
+	root := r.spans[0]
+	e := log.Info()
+	if root.code == codes.Error {
+		e = log.Error()
+	}
+	root.outcome(fields(root.line(e, root.start), root.attrs), now).Msg(root.name)
+}
+
+// line begins a line of the log that belongs to the span.
+func (s *span) line(e *zerolog.Event, at time.Time) *zerolog.Event {
+	return e.Str("time", at.UTC().Format(time.RFC3339Nano)).
+		Str("trace_id", s.context.TraceID().String()).Str("span_id", s.context.SpanID().String())
+}
+
+func (s *span) outcome(e *zerolog.Event, now time.Time) *zerolog.Event {
+	end := s.end
+	if end.IsZero() {
+		end = now
+	}
+	e = e.Float64("duration_ms", float64(end.Sub(s.start).Microseconds())/1000)
+	if s.code == codes.Error {
+		return e.Str("outcome", "error").Str("error", bound(s.message))
+	}
+	return e.Str("outcome", "ok")
+}
+
+func fields(e *zerolog.Event, kv []attribute.KeyValue) *zerolog.Event {
+	for _, a := range kv {
+		switch a.Value.Type() {
+		case attribute.STRING:
+			e = e.Str(string(a.Key), bound(a.Value.AsString()))
+		case attribute.STRINGSLICE:
+			e = e.Strs(string(a.Key), a.Value.AsStringSlice())
+		case attribute.INT64:
+			e = e.Int64(string(a.Key), a.Value.AsInt64())
+		case attribute.BOOL:
+			e = e.Bool(string(a.Key), a.Value.AsBool())
+		default:
+			e = e.Interface(string(a.Key), a.Value.AsInterface())
+		}
+	}
+	return e
+}
+
+func bound(s string) string {
+	if len(s) > maxValue {
+		return s[:maxValue]
+	}
+	return s
+}

@@ -1,0 +1,80 @@
+package trace
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	api "go.opentelemetry.io/otel/trace"
+)
+
+// Row is one named piece of work. The name is the span's, the log's and the
+// journal's word for it.
+type Row struct {
+	Name string
+	Do   func(context.Context) error
+}
+
+// Watcher is told as rows begin and end.
+type Watcher interface {
+	Begin(row string) error
+	End(row string) error
+}
+
+// Rows runs each row in a span of its own, in order, until one fails or ctx
+// ends. A nil w is told nothing.
+func Rows(ctx context.Context, w Watcher, rows ...Row) error {
+	for _, r := range rows {
+		if err := one(ctx, w, r); err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+func one(ctx context.Context, w Watcher, r Row) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if w == nil {
+		return Run(ctx, r.Name, r.Do)
+	}
+	if err := w.Begin(r.Name); err != nil {
+		return err
+	}
+	if err := Run(ctx, r.Name, r.Do); err != nil {
+		return err
+	}
+	return w.End(r.Name)
+}
+
+// Run runs do in a child of the span in ctx. Without one it just runs do.
+func Run(ctx context.Context, name string, do func(context.Context) error) error {
+	parent := api.SpanFromContext(ctx)
+	ctx, child := parent.TracerProvider().Tracer(Scope).Start(ctx, name)
+	defer child.End()
+	err := do(ctx)
+	if s, ok := child.(*span); ok && err != nil {
+		s.fail(err)
+	}
+	return err
+}
+
+// Set adds attributes to the span in ctx.
+func Set(ctx context.Context, kv ...attribute.KeyValue) {
+	api.SpanFromContext(ctx).SetAttributes(kv...)
+}
+
+// Warn adds an event to the span in ctx, and a line of level warn to the log.
+func Warn(ctx context.Context, what string, kv ...attribute.KeyValue) {
+	s, ok := api.SpanFromContext(ctx).(*span)
+	if !ok {
+		return
+	}
+	s.addEvent(what, true, api.WithAttributes(kv...))
+}
+
+// Link adds a link from the span in ctx to another operation's span.
+func Link(ctx context.Context, to api.SpanContext) {
+	api.SpanFromContext(ctx).AddLink(api.Link{SpanContext: to})
+}

@@ -1,0 +1,143 @@
+package trace
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"golang.org/x/sys/unix"
+)
+
+// DroppedPath is a file whose size in bytes is the number of operations and
+// segments that were lost to spool or log since the node started.
+const DroppedPath = "/run/tracewire/dropped"
+
+// SegmentSuffix ends the name of every segment.
+const SegmentSuffix = ".jsonl"
+
+// Spool is the folder of segments: OTLP/JSON lines, one segment a minute.
+type Spool struct {
+	Dir      string
+	MaxBytes int64 // budget of the folder; 0 turns the spool off
+}
+
+// Segment is the name of the segment of a time, without its suffix. Names sort as times do.
+func Segment(t time.Time) string { return t.UTC().Format("20060102T1504Z") }
+
+// Write appends the recorder's spans to the segment of this minute, in one
+// write. It waits for nobody.
+func (s Spool) Write(r *Recorder, resource []attribute.KeyValue) error {
+	if s.MaxBytes == 0 {
+		return nil
+	}
+	name := Segment(r.now())
+	// The segment comes first: a Collector knows a file again by its first bytes.
+	line := r.OTLP(append([]attribute.KeyValue{keySegment.String(name)}, resource...))
+	path := filepath.Join(s.Dir, name+SegmentSuffix)
+	for range 3 {
+		created, err := appendSegment(path, line)
+		if errors.Is(err, errUnlinked) {
+			continue
+		}
+		if created {
+			s.enforce(name + SegmentSuffix)
+		}
+		return err
+	}
+	return &fs.PathError{Op: "append", Path: path, Err: errUnlinked}
+}
+
+// errUnlinked tells that a reader removed the segment while it was opened.
+var errUnlinked = errors.New("segment was removed meanwhile")
+
+func appendSegment(path string, line []byte) (created bool, err error) {
+	f, created, err := openAppend(path, 0o700)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	// A reader removes a segment only under the exclusive lock. It holds it for
+	// that alone, so a refusal means that the name is about to go.
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+		return false, errUnlinked
+	}
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink == 0 {
+		return false, errUnlinked
+	}
+	return created, writeLine(f, line)
+}
+
+// openAppend opens a file of lines, and makes it and its folders where they
+// are missing. A symbolic link is refused: another user may have planted it.
+func openAppend(path string, dirMode os.FileMode) (f *os.File, created bool, err error) {
+	const flags = os.O_WRONLY | os.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	f, err = os.OpenFile(path, flags, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		created = true
+		f, err = os.OpenFile(path, flags|os.O_CREATE, 0o640)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), dirMode); err == nil {
+			f, err = os.OpenFile(path, flags|os.O_CREATE, 0o640)
+		}
+	}
+	return f, created, err
+}
+
+// writeLine writes once. A line that a full disk tore is ended, so that it
+// spoils no other.
+func writeLine(f *os.File, line []byte) error {
+	n, err := unix.Write(int(f.Fd()), line)
+	if err == nil && n == len(line) {
+		return nil
+	}
+	if n > 0 {
+		_, _ = unix.Write(int(f.Fd()), []byte("\n"))
+	}
+	if err == nil {
+		err = unix.ENOSPC
+	}
+	return &fs.PathError{Op: "write", Path: f.Name(), Err: err}
+}
+
+// enforce removes the oldest segments until the folder is within its budget.
+func (s Spool) enforce(current string) {
+	entries, _ := os.ReadDir(s.Dir)
+	var total int64
+	var names []string
+	size := map[string]int64{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), SegmentSuffix) {
+			continue
+		}
+		names, size[e.Name()] = append(names, e.Name()), info.Size()
+		total += info.Size()
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		if total <= s.MaxBytes || n == current {
+			return
+		}
+		if os.Remove(filepath.Join(s.Dir, n)) == nil {
+			total -= size[n]
+			Dropped()
+		}
+	}
+}
+
+// Dropped counts one loss. It never fails: there is nobody left to tell.
+func Dropped() {
+	f, _, err := openAppend(DroppedPath, 0o755)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	_, _ = unix.Write(int(f.Fd()), []byte{'.'})
+}
