@@ -41,6 +41,9 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 		call.Conf, call.Args = r.Conf, r.Args
 	}
 	call.Made = r.Made(c.Boot)
+	if !call.Made.Known {
+		call.Before, _ = delegates.Previous(call.Prev) // one that can not be read tells nothing
+	}
 	steps, err := c.Build(call.Conf, call.Args)
 	if err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))

@@ -28,11 +28,12 @@ func (a Attachment) String() string {
 // Call is what one step is given.
 type Call struct {
 	Attachment
-	Conf  []byte          // the complete network configuration, JSON, the one ADD used
-	Prev  json.RawMessage // prevResult as the runtime sent it; empty when there is none
-	NetNS string          // CNI_NETNS, a path; empty when there is none
-	Args  string          // CNI_ARGS as given
-	Path  []string        // CNI_PATH, split
+	Conf   []byte           // the complete network configuration, JSON, the one ADD used
+	Prev   json.RawMessage  // prevResult as the runtime sent it; empty when there is none
+	Before *types100.Result // Prev, read; nil when absent or not readable, and on ADD
+	NetNS  string           // CNI_NETNS, a path; empty when there is none
+	Args   string           // CNI_ARGS as given
+	Path   []string         // CNI_PATH, split
 
 	// IPAM is the addresses' answer on ADD and CHECK, whose owner is the ipam
 	// step. It is nil on a network without IPAM.

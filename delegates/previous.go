@@ -1,6 +1,7 @@
 package delegates
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -46,6 +47,9 @@ func Result(version string, raw []byte) (*types100.Result, error) {
 
 // withoutNulls drops null entries from a result's lists.
 func withoutNulls(raw []byte) ([]byte, error) {
+	if !bytes.Contains(raw, []byte("null")) {
+		return raw, nil
+	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return nil, err

@@ -1,12 +1,9 @@
 package ipam
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -21,114 +18,68 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // A runtime may give them by the capability ipRanges, on ADD only.
 var ErrNoRanges = conflist.Invalid("ipam.ranges", nil, "must hold a range set")
 
-type text struct {
-	CNIVersion string `json:"cniVersion"`
-	IPAM       struct {
-		Subnet     string            `json:"subnet"`
-		RangeStart string            `json:"rangeStart"`
-		RangeEnd   string            `json:"rangeEnd"`
-		Gateway    string            `json:"gateway"`
-		Ranges     []json.RawMessage `json:"ranges"`
-		Routes     []json.RawMessage `json:"routes"`
-		DataDir    string            `json:"dataDir"`
-		ResolvConf string            `json:"resolvConf"`
-	} `json:"ipam"`
-	RuntimeConfig struct {
-		IPRanges []json.RawMessage `json:"ipRanges"`
-		IPs      []json.RawMessage `json:"ips"`
-	} `json:"runtimeConfig"`
-	Args struct {
-		CNI struct {
-			IPs []json.RawMessage `json:"ips"`
-		} `json:"cni"`
-	} `json:"args"`
-}
-
-// Parse reads host-local's part of a network configuration, and CNI_ARGS. The
-// HostLocal is usable for DEL also beside an error: what could not be read is
-// left out or has its default.
-func Parse(conf []byte, args string) (HostLocal, error) {
-	var t text
-	bad := conflist.Decode(conf, &t)
-	h := HostLocal{DataDir: t.IPAM.DataDir, ResolvConf: t.IPAM.ResolvConf}
+// Parse reads host-local's part of a network configuration, and CNI_ARGS. What
+// is wrong is in doc.Err; the HostLocal is usable for DEL all the same.
+func Parse(doc *conflist.Value, args conflist.Args) HostLocal {
+	keys := doc.At("ipam")
+	h := HostLocal{DataDir: keys.At("dataDir").Text(), ResolvConf: keys.At("resolvConf").Text(), Routes: routes(keys.At("routes"))}
 	if h.DataDir == "" {
 		h.DataDir = DefaultDataDir
 	}
-	var ranges, routes, requests error
-	h.Sets, ranges = t.sets()
-	h.Routes, routes = t.routes()
-	if ranges == nil {
-		requests = t.request(h.Sets, args)
+	if h.Sets = sets(doc); doc.Err() == nil {
+		request(doc, h.Sets, args)
 	}
-	return h, errors.Join(bad, ranges, routes, requests)
+	return h
 }
 
 // sets puts together what can be written in three places, in host-local's
-// order: it numbers last_reserved_ip by it.
-func (t *text) sets() ([]Set, error) {
-	texts, err := t.setTexts()
-	if err == nil && len(texts) == 0 {
-		return nil, ErrNoRanges
+// order: it numbers last_reserved_ip by it. A set that is wrong is left out.
+func sets(doc *conflist.Value) (sets []Set) {
+	texts := setTexts(doc)
+	if len(texts) == 0 && doc.Err() == nil {
+		doc.Add(ErrNoRanges)
 	}
-	errs := []error{err}
-	var sets []Set
 	for _, text := range texts {
 		s, err := text.parse()
 		if err != nil {
-			errs = append(errs, err)
+			doc.Add(err)
 			continue
 		}
 		if i := slices.IndexFunc(sets, s.overlaps); i >= 0 {
-			errs = append(errs, conflist.Invalid(text.key, s.String(), "must not overlap the range set "+sets[i].String()))
+			doc.Add(conflist.Invalid(text.key, s.String(), "must not overlap the range set "+sets[i].String()))
 		}
 		sets = append(sets, s)
 	}
-	return sets, errors.Join(append(errs, t.families(sets))...)
+	doc.Add(families(doc, sets))
+	return sets
 }
 
-// setTexts leaves out a set that has a value of a wrong type.
-func (t *text) setTexts() ([]setText, error) {
-	texts, given := readSets("runtimeConfig.ipRanges", t.RuntimeConfig.IPRanges)
-	if o := &t.IPAM; o.Subnet != "" {
-		old := rangeText{"ipam", o.Subnet, o.RangeStart, o.RangeEnd, o.Gateway}
+func setTexts(doc *conflist.Value) []setText {
+	texts := readSets(doc.At("runtimeConfig").At("ipRanges"))
+	keys := doc.At("ipam")
+	if old := readRange(keys); old.subnet != "" {
 		texts = append(texts, setText{"ipam", []rangeText{old}})
 	}
-	written, err := readSets("ipam.ranges", t.IPAM.Ranges)
-	return append(texts, written...), errors.Join(given, err)
+	return append(texts, readSets(keys.At("ranges"))...)
 }
 
-func readSets(key string, raws []json.RawMessage) ([]setText, error) {
-	var sets []setText
-	var errs []error
-	for i, raw := range raws {
-		set, err := readSet(fmt.Sprintf("%s[%d]", key, i), raw)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+func readSets(v *conflist.Value) (sets []setText) {
+	for _, set := range v.Each() {
+		t := setText{key: set.Path}
+		for _, r := range set.Each() {
+			t.ranges = append(t.ranges, readRange(r))
 		}
-		sets = append(sets, set)
+		sets = append(sets, t)
 	}
-	return sets, errors.Join(errs...)
+	return sets
 }
 
-func readSet(key string, raw json.RawMessage) (setText, error) {
-	set := setText{key: key}
-	var ranges []json.RawMessage
-	if err := decode(raw, key, &ranges); err != nil {
-		return set, err
-	}
-	for i, raw := range ranges {
-		r := rangeText{key: fmt.Sprintf("%s[%d]", key, i)}
-		if err := decode(raw, r.key, &r); err != nil {
-			return set, err
-		}
-		set.ranges = append(set.ranges, r)
-	}
-	return set, nil
+func readRange(v *conflist.Value) rangeText {
+	return rangeText{v.Path, v.At("subnet").Text(), v.At("rangeStart").Text(), v.At("rangeEnd").Text(), v.At("gateway").Text()}
 }
 
 // families refuses what a result of an old version can not hold.
-func (t *text) families(sets []Set) error {
+func families(doc *conflist.Value, sets []Set) error {
 	four := 0
 	for _, s := range sets {
 		if s.Ranges[0].Start.Is4() {
@@ -138,8 +89,9 @@ func (t *text) families(sets []Set) error {
 	if four <= 1 && len(sets)-four <= 1 {
 		return nil
 	}
-	if ok, err := version.GreaterThanOrEqualTo(t.CNIVersion, "0.3.0"); !ok || err != nil {
-		return conflist.Invalid("cniVersion", t.CNIVersion, "must be 0.3.0 or later for two addresses of one family")
+	asked := doc.At("cniVersion").Text()
+	if ok, err := version.GreaterThanOrEqualTo(asked, "0.3.0"); !ok || err != nil {
+		return conflist.Invalid("cniVersion", asked, "must be 0.3.0 or later for two addresses of one family")
 	}
 	return nil
 }
@@ -161,20 +113,17 @@ func (w wish) wrong(why string) error {
 // request gives every requested address to the first set that holds it and
 // serves no other. host-local serves all places at once, and refuses to leave a
 // request out: a pod without its address is worse than no pod.
-func (t *text) request(sets []Set, args string) error {
-	wishes, bad := t.wishes(args)
-	errs := []error{bad}
+func request(doc *conflist.Value, sets []Set, args conflist.Args) {
 	seen := map[netip.Addr]bool{}
-	for _, w := range wishes {
+	for _, w := range wishes(doc, args) {
 		a, ok := parseAddr(w.text)
 		if !ok {
-			errs = append(errs, w.wrong("must be an IP address"))
+			doc.Add(w.wrong("must be an IP address"))
 		} else if !seen[a] {
-			errs = append(errs, grant(sets, w, a))
+			doc.Add(grant(sets, w, a))
 		}
 		seen[a] = true
 	}
-	return errors.Join(errs...)
 }
 
 func grant(sets []Set, w wish, a netip.Addr) error {
@@ -191,96 +140,45 @@ func grant(sets []Set, w wish, a netip.Addr) error {
 	return w.wrong("must be in a range set that serves no other requested address")
 }
 
-func (t *text) wishes(args string) ([]wish, error) {
-	pairs, err := conflist.ParseArgs(args)
-	errs := []error{err}
-	var wishes []wish
-	if a := pairs["IP"]; a != "" {
+func wishes(doc *conflist.Value, args conflist.Args) (wishes []wish) {
+	if a := args["IP"]; a != "" {
 		wishes = append(wishes, wish{"IP", a, conflist.ErrArgs})
 	}
-	for _, from := range [...]struct {
-		key string
-		ips []json.RawMessage
-	}{
-		{"args.cni.ips", t.Args.CNI.IPs},
-		{"runtimeConfig.ips", t.RuntimeConfig.IPs},
-	} {
-		for i, raw := range from.ips {
-			w := wish{key: fmt.Sprintf("%s[%d]", from.key, i)}
-			if err := decode(raw, w.key, &w.text); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			wishes = append(wishes, w)
+	for _, from := range []*conflist.Value{doc.At("args").At("cni").At("ips"), doc.At("runtimeConfig").At("ips")} {
+		for _, v := range from.Each() {
+			wishes = append(wishes, wish{key: v.Path, text: v.Text()})
 		}
 	}
-	return wishes, errors.Join(errs...)
+	return wishes
 }
 
-// routeText is types.Route before anything in it is read: its own decoder stops
-// at the first wrong address and does not say where it stood.
-type routeText struct {
-	Dst      string `json:"dst"`
-	GW       string `json:"gw"`
-	MTU      int    `json:"mtu"`
-	AdvMSS   int    `json:"advmss"`
-	Priority int    `json:"priority"`
-	Table    *int   `json:"table"`
-	Scope    *int   `json:"scope"`
-}
-
-func (t *text) routes() ([]*types.Route, error) {
-	var routes []*types.Route
-	var errs []error
-	for i, raw := range t.IPAM.Routes {
-		key := fmt.Sprintf("ipam.routes[%d]", i)
-		r, err := parseRoute(raw, key)
-		if err != nil {
-			errs = append(errs, err)
+// routes reads types.Route's keys one by one: its own decoder stops at the
+// first wrong address and does not say where it stood.
+func routes(v *conflist.Value) (out []*types.Route) {
+	for _, r := range v.Each() {
+		route := &types.Route{}
+		dst := r.At("dst")
+		if n, err := types.ParseCIDR(dst.Text()); err == nil {
+			route.Dst = *n
+		} else {
+			dst.Fail("must be a destination such as 0.0.0.0/0")
 			continue
 		}
-		routes = append(routes, r)
-	}
-	return routes, errors.Join(errs...)
-}
-
-func parseRoute(raw json.RawMessage, key string) (*types.Route, error) {
-	var t routeText
-	if err := decode(raw, key, &t); err != nil {
-		return nil, err
-	}
-	dst, err := types.ParseCIDR(t.Dst)
-	if err != nil {
-		return nil, conflist.Invalid(key+".dst", t.Dst, "must be a destination such as 0.0.0.0/0")
-	}
-	r := &types.Route{Dst: *dst, MTU: t.MTU, AdvMSS: t.AdvMSS, Priority: t.Priority, Table: t.Table, Scope: t.Scope}
-	if t.GW == "" {
-		return r, nil
-	}
-	gw, err := netip.ParseAddr(t.GW)
-	if err != nil || gw.Zone() != "" {
-		return nil, conflist.Invalid(key+".gw", t.GW, "must be an IP address")
-	}
-	r.GW = gw.Unmap().AsSlice()
-	return r, nil
-}
-
-// decode reads the JSON value at key: a string, a number, a list or a flat object.
-func decode(raw json.RawMessage, key string, into any) error {
-	err := json.Unmarshal(raw, into)
-	t, ok := errors.AsType[*json.UnmarshalTypeError](err)
-	if !ok || t.Field == "" {
-		if err != nil {
-			err = conflist.Invalid(key, raw, "has the wrong type")
+		gw := r.At("gw")
+		if text := gw.Text(); text != "" {
+			a, err := netip.ParseAddr(text)
+			if err != nil || a.Zone() != "" {
+				gw.Fail("must be an IP address")
+				continue
+			}
+			route.GW = a.Unmap().AsSlice()
 		}
-		return err
+		r.At("mtu").Into(&route.MTU)
+		r.At("advmss").Into(&route.AdvMSS)
+		r.At("priority").Into(&route.Priority)
+		r.At("table").Into(&route.Table)
+		r.At("scope").Into(&route.Scope)
+		out = append(out, route)
 	}
-	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(raw, &fields)
-	for name, value := range fields {
-		if strings.EqualFold(name, t.Field) {
-			raw = value
-		}
-	}
-	return conflist.Invalid(key+"."+t.Field, raw, "has the wrong type")
+	return out
 }

@@ -38,6 +38,14 @@ func cidr(t *testing.T, s string) net.IPNet {
 	return *n
 }
 
+// parse reads a configuration and CNI_ARGS as the plugin does.
+func parse(conf, args string) (HostLocal, error) {
+	doc := conflist.Read([]byte(conf))
+	pairs, err := conflist.ParseArgs(args)
+	h := Parse(doc, pairs)
+	return h, errors.Join(err, doc.Err())
+}
+
 func TestParse(t *testing.T) {
 	small := span("10.1.0.0/29", "10.1.0.1", "10.1.0.6", "10.1.0.1")
 	six := span("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")
@@ -74,7 +82,7 @@ func TestParse(t *testing.T) {
 		{"nulls", `{"ipam":{"subnet":"10.1.0.0/29","ranges":null,"routes":null},"runtimeConfig":null,"args":null}`, "", HostLocal{Sets: []Set{one(small)}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Parse([]byte(tt.conf), tt.args)
+			got, err := parse(tt.conf, tt.args)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,15 +101,15 @@ func TestParseErrors(t *testing.T) {
 		name, conf, args string
 		want             []string // the lines of the error, without the sentinel's text
 	}{
-		{"no JSON", `{`, "", []string{"unexpected end of JSON input", "ipam.ranges: must hold a range set, got null"}},
+		{"no JSON", `{`, "", []string{`network configuration: must be an object, got "{"`}},
 		{"no ipam", `{}`, "", []string{"ipam.ranges: must hold a range set, got null"}},
-		{"ranges of the wrong type", `{"ipam":{"ranges":5}}`, "", []string{`ipam.ranges: must be an array, got 5`, "ipam.ranges: must hold a range set, got null"}},
+		{"ranges of the wrong type", `{"ipam":{"ranges":5}}`, "", []string{`ipam.ranges: must be an array, got 5`}},
 		{"an empty set", `{"ipam":{"ranges":[[]]}}`, "", []string{`ipam.ranges[0]: must hold a range, got null`}},
 		{"a set that is null", `{"ipam":{"ranges":[null]}}`, "", []string{`ipam.ranges[0]: must hold a range, got null`}},
-		{"a set that is no list", `{"ipam":{"ranges":[{"subnet":"10.1.0.0/24"}]}}`, "", []string{`ipam.ranges[0]: has the wrong type, got {"subnet":"10.1.0.0/24"}`}},
-		{"a range that is no object", `{"ipam":{"ranges":[["10.1.0.0/24"]]}}`, "", []string{`ipam.ranges[0][0]: has the wrong type, got "10.1.0.0/24"`}},
+		{"a set that is no list", `{"ipam":{"ranges":[{"subnet":"10.1.0.0/24"}]}}`, "", []string{`ipam.ranges[0]: must be an array, got {"subnet":"10.1.0.0/24"}`}},
+		{"a range that is no object", `{"ipam":{"ranges":[["10.1.0.0/24"]]}}`, "", []string{`ipam.ranges[0][0]: must be an object, got "10.1.0.0/24"`}},
 		{"no subnet", `{"ipam":{"ranges":[[{}]]}}`, "", []string{`ipam.ranges[0][0].subnet: must be a subnet such as 10.22.0.0/16, got ""`}},
-		{"subnet of the wrong type", `{"ipam":{"ranges":[[{"Subnet":5}]]}}`, "", []string{`ipam.ranges[0][0].subnet: has the wrong type, got 5`}},
+		{"subnet of the wrong type", `{"ipam":{"ranges":[[{"Subnet":5}]]}}`, "", []string{`ipam.ranges[0][0].subnet: must be a string, got 5`}},
 		{"subnet without length", `{"ipam":{"subnet":"10.1.0.0"}}`, "", []string{`ipam.subnet: must be a subnet such as 10.22.0.0/16, got "10.1.0.0"`}},
 		{"a mapped subnet", `{"ipam":{"subnet":"::ffff:10.1.0.0/120"}}`, "", []string{`ipam.subnet: must be a subnet such as 10.22.0.0/16, got "::ffff:10.1.0.0/120"`}},
 		{"host bits", `{"ipam":{"subnet":"10.1.0.5/24"}}`, "", []string{`ipam.subnet: has host bits set, the subnet is 10.1.0.0/24, got "10.1.0.5/24"`}},
@@ -111,7 +119,7 @@ func TestParseErrors(t *testing.T) {
 		{"a /128", `{"ipam":{"subnet":"fd00::/128"}}`, "", []string{`ipam.subnet: is too small to lease from, got "fd00::/128"`}},
 		{"gateway elsewhere", `{"ipam":{"ranges":[[{"subnet":"10.1.0.0/24"},{"subnet":"10.2.0.0/24","gateway":"10.1.0.1"}]]}}`, "", []string{`ipam.ranges[0][1].gateway: must be an address in 10.2.0.0/24, got "10.1.0.1"`}},
 		{"gateway of the other family", `{"ipam":{"subnet":"10.1.0.0/24","gateway":"fd00::1"}}`, "", []string{`ipam.gateway: must be an address in 10.1.0.0/24, got "fd00::1"`}},
-		{"gateway of the wrong type", `{"ipam":{"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.2.0.0/24"},{"subnet":"10.3.0.0/24","gateway":[1]}]]}}`, "", []string{`ipam.ranges[1][1].gateway: has the wrong type, got [1]`}},
+		{"gateway of the wrong type", `{"cniVersion":"1.0.0","ipam":{"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.2.0.0/24"},{"subnet":"10.3.0.0/24","gateway":[1]}]]}}`, "", []string{`ipam.ranges[1][1].gateway: must be a string, got [1]`}},
 		{"start elsewhere", `{"ipam":{"subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}}`, "", []string{`ipam.rangeStart: must be an address in 10.1.0.0/24, got "10.2.0.1"`}},
 		{"end is no address", `{"ipam":{"subnet":"10.1.0.0/24","rangeEnd":"x"}}`, "", []string{`ipam.rangeEnd: must be an address in 10.1.0.0/24, got "x"`}},
 		{"start after end", `{"ipam":{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.8"}}`, "", []string{`ipam.rangeStart: must not be after rangeEnd 10.1.0.8, got "10.1.0.9"`}},
@@ -124,18 +132,18 @@ func TestParseErrors(t *testing.T) {
 		{"capability", `{"ipam":{"subnet":"10.1.0.0/24"},"runtimeConfig":{"ipRanges":[[{"subnet":"no"}]]}}`, "", []string{`runtimeConfig.ipRanges[0][0].subnet: must be a subnet such as 10.22.0.0/16, got "no"`}},
 		{"dataDir", `{"ipam":{"subnet":"10.1.0.0/24","dataDir":5}}`, "", []string{`ipam.dataDir: must be a string, got 5`}},
 		{"route", `{"ipam":{"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0"},{"dst":"x"}]}}`, "", []string{`ipam.routes[1].dst: must be a destination such as 0.0.0.0/0, got "x"`}},
-		{"route that is null", `{"ipam":{"subnet":"10.1.0.0/24","routes":[null]}}`, "", []string{`ipam.routes[0].dst: must be a destination such as 0.0.0.0/0, got ""`}},
+		{"route that is null", `{"ipam":{"subnet":"10.1.0.0/24","routes":[null]}}`, "", []string{`ipam.routes[0].dst: must be a destination such as 0.0.0.0/0, got null`}},
 		{"gateway of a route", `{"ipam":{"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","gw":"10.1"}]}}`, "", []string{`ipam.routes[0].gw: must be an IP address, got "10.1"`}},
-		{"mtu of a route", `{"ipam":{"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","mtu":"big"}]}}`, "", []string{`ipam.routes[0].mtu: has the wrong type, got "big"`}},
+		{"mtu of a route", `{"ipam":{"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","mtu":"big"}]}}`, "", []string{`ipam.routes[0].mtu: must be a whole number, got "big"`}},
 		{"requested in no set", `{"ipam":{"subnet":"10.1.0.0/24"},"runtimeConfig":{"ips":["10.1.0.5","10.9.9.9"]}}`, "", []string{`runtimeConfig.ips[1]: must be in a range set that serves no other requested address, got "10.9.9.9"`}},
 		{"two requested of a set", `{"ipam":{"subnet":"10.1.0.0/24"},"runtimeConfig":{"ips":["10.1.0.5"]},"args":{"cni":{"ips":["10.1.0.6"]}}}`, "", []string{`runtimeConfig.ips[0]: must be in a range set that serves no other requested address, got "10.1.0.5"`}},
 		{"requested the gateway", `{"ipam":{"subnet":"10.1.0.0/24"},"args":{"cni":{"ips":["10.1.0.1"]}}}`, "", []string{`args.cni.ips[0]: must not be the gateway of its range, got "10.1.0.1"`}},
-		{"requested of the wrong type", `{"ipam":{"subnet":"10.1.0.0/24"},"args":{"cni":{"ips":[5,null]}}}`, "", []string{`args.cni.ips[0]: has the wrong type, got 5`, `args.cni.ips[1]: must be an IP address, got ""`}},
+		{"requested of the wrong type", `{"ipam":{"subnet":"10.1.0.0/24"},"args":{"cni":{"ips":[5,null]}}}`, "", []string{`args.cni.ips[0]: must be a string, got 5`, `args.cni.ips[1]: must be an IP address, got ""`}},
 		{"CNI_ARGS", `{"ipam":{"subnet":"10.1.0.0/24"}}`, "IP=10.1.0", []string{`IP: must be an IP address, got "10.1.0"`}},
 		{"CNI_ARGS malformed", `{"ipam":{"subnet":"10.1.0.0/24"}}`, "IP", []string{`pair "IP" is not KEY=VALUE`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Parse([]byte(tt.conf), tt.args)
+			_, err := parse(tt.conf, tt.args)
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -155,7 +163,7 @@ func TestParseErrors(t *testing.T) {
 }
 
 func TestParseBesideAnError(t *testing.T) {
-	got, err := Parse([]byte(`{"cniVersion":5,"ipam":{"dataDir":"/d","ranges":[["x"],[{"subnet":"10.1.0.0/30"}]],"routes":[{"dst":"x"}]}}`), "IP=x")
+	got, err := parse(`{"cniVersion":5,"ipam":{"dataDir":"/d","ranges":[["x"],[{"subnet":"10.1.0.0/30"}]],"routes":[{"dst":"x"}]}}`, "IP=x")
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -163,7 +171,7 @@ func TestParseBesideAnError(t *testing.T) {
 	if diff := cmp.Diff(want, got, exact); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if _, err := Parse([]byte(`{"ipam":{"type":"host-local"}}`), ""); !errors.Is(err, ErrNoRanges) {
+	if _, err := parse(`{"ipam":{"type":"host-local"}}`, ""); !errors.Is(err, ErrNoRanges) {
 		t.Errorf("%v is no ErrNoRanges", err)
 	}
 }

@@ -37,7 +37,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(conf), "IgnoreUnknown=1;IP=10.1.0.5")
 	}
 	f.Fuzz(func(t *testing.T, conf []byte, args string) {
-		h, err := Parse(conf, args)
+		h, err := parse(string(conf), args)
 		if err != nil && !errors.Is(err, conflist.ErrInvalid) && !errors.Is(err, conflist.ErrArgs) {
 			t.Errorf("unnamed error: %v", err)
 		}

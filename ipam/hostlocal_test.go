@@ -64,7 +64,7 @@ func serve(t *testing.T, keys, args string) (h HostLocal, dir string) {
 	t.Helper()
 	data := t.TempDir()
 	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1","ipam":{"type":"host-local","dataDir":%q,%s}}`, data, keys)
-	h, err := Parse([]byte(conf), args)
+	h, err := parse(conf, args)
 	if err != nil {
 		t.Fatal(err)
 	}

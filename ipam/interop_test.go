@@ -32,7 +32,7 @@ func sides(t *testing.T, keys string) (ours, theirs side, dir string) {
 	}
 	data := t.TempDir()
 	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net1","type":"bridge","ipam":{"type":"host-local","dataDir":%q,%s}}`, data, keys)
-	h, err := Parse([]byte(conf), "")
+	h, err := parse(conf, "")
 	if err != nil {
 		t.Fatal(err)
 	}

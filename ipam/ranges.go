@@ -87,16 +87,12 @@ func (s Set) next(i int, a netip.Addr) (int, netip.Addr) {
 
 // rangeText is a range as it is written, and the key it stands at.
 type rangeText struct {
-	key string
-
-	Subnet     string `json:"subnet"`
-	RangeStart string `json:"rangeStart"`
-	RangeEnd   string `json:"rangeEnd"`
-	Gateway    string `json:"gateway"`
+	key                                   string
+	subnet, rangeStart, rangeEnd, gateway string
 }
 
 func (t rangeText) parse() (Range, error) {
-	p, err := parseSubnet(t.key+".subnet", t.Subnet)
+	p, err := parseSubnet(t.key+".subnet", t.subnet)
 	if err != nil {
 		return Range{}, err
 	}
@@ -105,9 +101,9 @@ func (t rangeText) parse() (Range, error) {
 		key, text string
 		into      *netip.Addr
 	}{
-		{"gateway", t.Gateway, &r.Gateway},
-		{"rangeStart", t.RangeStart, &r.Start},
-		{"rangeEnd", t.RangeEnd, &r.End},
+		{"gateway", t.gateway, &r.Gateway},
+		{"rangeStart", t.rangeStart, &r.Start},
+		{"rangeEnd", t.rangeEnd, &r.End},
 	} {
 		if f.text == "" {
 			continue
@@ -179,7 +175,7 @@ func (t setText) parse() (Set, error) {
 			return s, err
 		}
 		if len(s.Ranges) > 0 && s.Ranges[0].Subnet.Addr().Is4() != r.Subnet.Addr().Is4() {
-			return s, conflist.Invalid(text.key+".subnet", text.Subnet, "must be of the family of the set's first range")
+			return s, conflist.Invalid(text.key+".subnet", text.subnet, "must be of the family of the set's first range")
 		}
 		if s.overlaps(Set{Ranges: []Range{r}}) {
 			return s, conflist.Invalid(text.key, r.String(), "must not overlap a range of its set")

@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"golang.org/x/sys/unix"
 )
 
 // Log is the file of JSON lines that tells each operation's history.
@@ -28,12 +29,12 @@ func (l Log) Write(r *Recorder) error {
 	if b.Len() == 0 {
 		return nil
 	}
-	f, _, err := openAppend(l.Path, 0o755)
+	fd, _, err := openAppend(l.Path, 0o755)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return writeLine(f, b.Bytes())
+	defer unix.Close(fd)
+	return writeLine(fd, l.Path, b.Bytes())
 }
 
 func (r *Recorder) log(log *zerolog.Logger) {

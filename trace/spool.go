@@ -56,54 +56,59 @@ func (s Spool) Write(r *Recorder, resource []attribute.KeyValue) error {
 var errUnlinked = errors.New("segment was removed meanwhile")
 
 func appendSegment(path string, line []byte) (created bool, err error) {
-	f, created, err := openAppend(path, 0o700)
+	fd, created, err := openAppend(path, 0o700)
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
+	defer unix.Close(fd)
 	// A reader removes a segment only under the exclusive lock. It holds it for
 	// that alone, so a refusal means that the name is about to go.
-	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+	if unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) != nil {
 		return false, errUnlinked
 	}
 	var st unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink == 0 {
+	if unix.Fstat(fd, &st) == nil && st.Nlink == 0 {
 		return false, errUnlinked
 	}
-	return created, writeLine(f, line)
+	return created, writeLine(fd, path, line)
 }
 
 // openAppend opens a file of lines, and makes it and its folders where they
 // are missing. A symbolic link is refused: another user may have planted it.
-func openAppend(path string, dirMode os.FileMode) (f *os.File, created bool, err error) {
-	const flags = os.O_WRONLY | os.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	f, err = os.OpenFile(path, flags, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+// A file of the os package would bring the poller with it, for one write.
+func openAppend(path string, dirMode os.FileMode) (fd int, created bool, err error) {
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err = unix.Open(path, flags, 0)
+	if errors.Is(err, unix.ENOENT) {
 		created = true
-		f, err = os.OpenFile(path, flags|os.O_CREATE, 0o640)
+		fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(filepath.Dir(path), dirMode); err == nil {
-			f, err = os.OpenFile(path, flags|os.O_CREATE, 0o640)
+	if errors.Is(err, unix.ENOENT) {
+		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+			return -1, false, err
 		}
+		fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
 	}
-	return f, created, err
+	if err != nil {
+		return -1, false, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, created, nil
 }
 
 // writeLine writes once. A line that a full disk tore is ended, so that it
 // spoils no other.
-func writeLine(f *os.File, line []byte) error {
-	n, err := unix.Write(int(f.Fd()), line)
+func writeLine(fd int, path string, line []byte) error {
+	n, err := unix.Write(fd, line)
 	if err == nil && n == len(line) {
 		return nil
 	}
 	if n > 0 {
-		_, _ = unix.Write(int(f.Fd()), []byte("\n"))
+		_, _ = unix.Write(fd, []byte{'\n'})
 	}
 	if err == nil {
 		err = unix.ENOSPC
 	}
-	return &fs.PathError{Op: "write", Path: f.Name(), Err: err}
+	return &fs.PathError{Op: "write", Path: path, Err: err}
 }
 
 // enforce removes the oldest segments until the folder is within its budget.
@@ -134,10 +139,10 @@ func (s Spool) enforce(current string) {
 
 // Dropped counts one loss. It never fails: there is nobody left to tell.
 func Dropped() {
-	f, _, err := openAppend(DroppedPath, 0o755)
+	fd, _, err := openAppend(DroppedPath, 0o755)
 	if err != nil {
 		return
 	}
-	defer f.Close()
-	_, _ = unix.Write(int(f.Fd()), []byte{'.'})
+	_, _ = unix.Write(fd, []byte{'.'})
+	_ = unix.Close(fd)
 }

@@ -8,14 +8,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
-	"hash/crc32"
-	"os"
+	"errors"
+	"io/fs"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
 )
@@ -27,26 +27,14 @@ const Schema = 1
 // Intent is the journal's first line: all that is known before anything is done.
 type Intent struct {
 	delegates.Attachment
-	Conf    json.RawMessage `json:"conf"` // network configuration as ADD was given it
-	Args    string          `json:"args"` // CNI_ARGS
-	NetNS   string          `json:"netns"`
-	Inode   uint64          `json:"inode"`  // of the namespace
-	Cookie  uint64          `json:"cookie"` // of the namespace (SO_NETNS_COOKIE)
-	Boot    string          `json:"boot"`   // boot id
-	Runtime string          `json:"runtime"`
-	Span    string          `json:"span"` // traceparent of ADD's root span
-}
-
-// entry is one line. Exactly one of the pointers and words after Kind counts.
-type entry struct {
-	V      int              `json:"v"`
-	Kind   string           `json:"kind"` // intent, reserved, plan, begin, end, result, told or deleting
-	At     int64            `json:"at"`   // wall clock, nanoseconds since 1970
-	After  int64            `json:"after"`
-	Intent *Intent          `json:"intent,omitempty"`
-	Result *types100.Result `json:"result,omitempty"`
-	Phase  string           `json:"phase,omitempty"`
-	Span   string           `json:"span,omitempty"`
+	Conf    json.RawMessage // network configuration as ADD was given it
+	Args    string          // CNI_ARGS
+	NetNS   string
+	Inode   uint64 // of the namespace
+	Cookie  uint64 // of the namespace (SO_NETNS_COOKIE)
+	Boot    string // boot id
+	Runtime string // the executable that called ADD; empty when it was gone or pid 1
+	Span    string // traceparent of ADD's root span
 }
 
 // Phase is one phase of an ADD or DEL, as the journal has it.
@@ -73,23 +61,39 @@ type Record struct {
 	Intent
 	State    State
 	Began    time.Time // ADD's
-	Reserved *types100.Result
-	Plan     *types100.Result // nil before it was written
-	Result   *types100.Result // what ADD answered
-	Phases   []Phase
+	Reserved Result
+	Plan     Result
+	Result   Result // what ADD answered
 	Told     bool   // spool and log have ADD
 	Deleting string // traceparent of the DEL that began; empty when none did
 	Size     int64  // bytes
 	Damaged  bool   // a line before the last can not be read
 
-	good int64 // end of the last good line
+	good   int64    // end of the last good line
+	phases [][]byte // lines of begin and end, read only when they are asked for
+}
+
+// Result is a result as a line has it, read only when it is asked for; empty
+// before the line was written.
+type Result json.RawMessage
+
+// Get is the result, nil where there is none.
+func (r Result) Get() *types100.Result {
+	if len(r) == 0 {
+		return nil
+	}
+	var out types100.Result
+	if json.Unmarshal(r, &out) != nil {
+		return nil // a newer schema's
+	}
+	return &out
 }
 
 // Made is what the record says that ADD made, for the steps.
 func (r *Record) Made(boot string) delegates.Made {
-	m := delegates.Made{Known: r.State != None && r.State != Unreadable, ThisBoot: r.Boot == boot, Cookie: r.Cookie, Reserved: r.Reserved, Result: r.Result}
+	m := delegates.Made{Known: r.State != None && r.State != Unreadable, ThisBoot: r.Boot == boot, Cookie: r.Cookie, Reserved: r.Reserved.Get(), Result: r.Result.Get()}
 	if m.Result == nil {
-		m.Result = r.Plan
+		m.Result = r.Plan.Get()
 	}
 	return m
 }
@@ -118,14 +122,37 @@ func short(name string) string {
 
 // Read replays an attachment's journal. One that is not there is State None.
 func (d Dir) Read(a delegates.Attachment) (Record, error) {
-	b, err := os.ReadFile(d.Path(a))
-	if os.IsNotExist(err) {
+	b, err := readFile(d.Path(a))
+	if errors.Is(err, fs.ErrNotExist) {
 		return Record{State: None}, nil
 	}
 	if err != nil {
 		return Record{State: Unreadable}, err
 	}
 	return Replay(b), nil
+}
+
+// readFile is os.ReadFile without the poller, which costs a short-lived process
+// more than the file.
+func readFile(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 0, 8192)
+	for {
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return b, nil
+		}
+		if b = b[:len(b)+n]; len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
+	}
 }
 
 // Replay reads a journal's bytes. A line that can not be read is passed over;
@@ -136,14 +163,18 @@ func Replay(b []byte) Record {
 	bad := false
 	for line := range bytes.Lines(b) {
 		at += int64(len(line))
-		e, ok := decode(line)
+		body, ok := whole(line)
 		if !ok {
 			bad = true
 			continue
 		}
 		r.Damaged = r.Damaged || bad
 		r.good = at
-		r.apply(e)
+		if isPhase(body) {
+			r.phases = append(r.phases, body)
+		} else if e, err := decode(body); err == nil {
+			r.apply(e)
+		}
 	}
 	return r
 }
@@ -152,27 +183,18 @@ func Replay(b []byte) Record {
 func (r *Record) apply(e entry) {
 	switch e.Kind {
 	case "intent":
-		if e.Intent == nil {
-			return
-		}
-		r.Intent, r.State, r.Began = *e.Intent, Interrupted, time.Unix(0, e.At)
+		r.Intent, r.State, r.Began = e.Intent, Interrupted, time.Unix(0, e.At)
 	case "reserved":
-		r.Reserved = e.Result
+		r.Reserved = Result(e.Result)
 	case "plan":
-		r.Plan = e.Result
-	case "begin":
-		r.Phases = append(r.Phases, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
-	case "end":
-		if n := len(r.Phases); n > 0 && r.Phases[n-1].Name == e.Phase {
-			r.Phases[n-1].End = time.Duration(e.After)
-		}
+		r.Plan = Result(e.Result)
 	case "result":
-		r.Result = e.Result
+		r.Result = Result(e.Result)
 		r.become(Attached)
 	case "told":
 		r.Told = true
 	case "deleting":
-		r.Deleting, r.Phases = e.Span, nil
+		r.Deleting, r.phases = e.Span, nil
 		r.become(Deleting)
 	}
 }
@@ -184,36 +206,15 @@ func (r *Record) become(s State) {
 	}
 }
 
-var table = crc32.MakeTable(crc32.Castagnoli)
-
-const sumKey = `,"crc":"`
-
-// encode is an entry's line: JSON whose last key is the CRC-32C of what stands before it.
-func encode(e entry) ([]byte, error) {
-	b, err := json.Marshal(e)
-	if err != nil {
-		return nil, err
+// Phases is the phases of the operation that wrote last, in order.
+func (r *Record) Phases() (out []Phase) {
+	for _, body := range r.phases {
+		e, err := decode(body)
+		if n := len(out); err == nil && e.Kind == "end" && n > 0 && out[n-1].Name == e.Phase {
+			out[n-1].End = time.Duration(e.After)
+		} else if err == nil && e.Kind == "begin" {
+			out = append(out, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
+		}
 	}
-	b = b[:len(b)-1]
-	sum := crc32.Checksum(b, table)
-	return fmt.Appendf(b, `%s%08x"}`+"\n", sumKey, sum), nil
-}
-
-// decode reads a line; ok is false when it is torn or changed.
-func decode(line []byte) (e entry, ok bool) {
-	body, sum, ok := split(line)
-	if !ok || crc32.Checksum(body, table) != sum {
-		return e, false
-	}
-	return e, json.Unmarshal(append(bytes.Clone(body), '}'), &e) == nil
-}
-
-func split(line []byte) (body []byte, sum uint32, ok bool) {
-	const tail = len(sumKey) + 8 + len("\"}\n")
-	at := len(line) - tail
-	if at < 1 || !bytes.HasPrefix(line[at:], []byte(sumKey)) || !bytes.HasSuffix(line, []byte("\"}\n")) {
-		return nil, 0, false
-	}
-	n, err := strconv.ParseUint(string(line[at+len(sumKey):at+len(sumKey)+8]), 16, 32)
-	return line[:at], uint32(n), err == nil
+	return out
 }

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,7 +43,7 @@ func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
 	}
 	j := &Journal{path: path, fd: fd, start: start, record: Record{State: None}}
-	if err := j.write(entry{Kind: "intent", Intent: &in}); err != nil {
+	if err := j.write(entry{Kind: "intent", Intent: in}); err != nil {
 		return nil, errors.Join(err, j.Remove())
 	}
 	return j, nil
@@ -70,23 +71,21 @@ func (d Dir) Open(r Record, a delegates.Attachment, start time.Time) (*Journal, 
 func (j *Journal) Record() *Record { return &j.record }
 
 // Reserved implements delegates.Journal.
-func (j *Journal) Reserved(r *types100.Result) error {
-	return j.write(entry{Kind: "reserved", Result: r})
-}
+func (j *Journal) Reserved(r *types100.Result) error { return j.writeResult("reserved", r) }
 
 // Plan implements delegates.Journal.
-func (j *Journal) Plan(r *types100.Result) error {
-	own := *r // the step goes on changing its plan
-	own.Interfaces = make([]*types100.Interface, len(r.Interfaces))
-	for i, x := range r.Interfaces {
-		c := *x
-		own.Interfaces[i] = &c
-	}
-	return j.write(entry{Kind: "plan", Result: &own})
-}
+func (j *Journal) Plan(r *types100.Result) error { return j.writeResult("plan", r) }
 
 // Result writes down what ADD answers.
-func (j *Journal) Result(r *types100.Result) error { return j.write(entry{Kind: "result", Result: r}) }
+func (j *Journal) Result(r *types100.Result) error { return j.writeResult("result", r) }
+
+func (j *Journal) writeResult(kind string, r *types100.Result) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("%s: %w", j.path, err)
+	}
+	return j.write(entry{Kind: kind, Result: b})
+}
 
 // Told writes down that spool and log have ADD.
 func (j *Journal) Told() error { return j.write(entry{Kind: "told"}) }
@@ -139,7 +138,7 @@ func (j *Journal) Close() error { return unix.Close(j.fd) }
 // line is the entry's, completed and applied to the record.
 func (j *Journal) line(e entry) ([]byte, error) {
 	now := time.Now()
-	e.V, e.At, e.After = Schema, now.UnixNano(), now.Sub(j.start).Nanoseconds()
+	e.At, e.After = now.UnixNano(), now.Sub(j.start).Nanoseconds()
 	b, err := encode(e)
 	if err == nil {
 		j.record.apply(e)

@@ -43,19 +43,20 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 
 // steps reads the configuration of each step.
 func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.Steps, error) {
-	net, netErr := conflist.Parse(conf)
+	doc := conflist.Read(conf)
+	net := conflist.Parse(doc)
 	pairs, argsErr := conflist.ParseArgs(args)
-	keys, keysErr := bridge.Parse(conf, pairs)
-	s := chain.Steps{Name: "bridge", Main: bridge.Bridge{Conf: keys, Namespace: ns, Boot: o.boot, Wait: net.Tracewire.SyncDelete}}
-	var ipamErr error
+	s := chain.Steps{Name: "bridge", Main: bridge.Bridge{
+		Conf: bridge.Parse(doc, pairs), Namespace: ns, Boot: o.boot, Wait: net.Tracewire.SyncDelete,
+	}}
 	switch {
-	case net.IPAM == "" && netErr == nil: // a network without addresses
+	case net.IPAM == "" && doc.Err() == nil: // a network without addresses
 	case net.IPAM == "host-local" && !net.Tracewire.IPAMExec, net.IPAM == "":
-		s.IPAM, ipamErr = ipam.Parse(conf, args)
+		s.IPAM = ipam.Parse(doc, pairs)
 	default:
 		s.IPAM, s.Late, s.Early = delegates.Plugin{Type: net.IPAM}, true, net.IPAM == "dhcp"
 	}
-	return s, errors.Join(netErr, argsErr, keysErr, ipamErr)
+	return s, errors.Join(argsErr, doc.Err())
 }
 
 // takeLock takes the attachment's lock for as long as this process lives. Where
@@ -78,19 +79,18 @@ func takeLock(ctx context.Context, state string, a delegates.Attachment, need bo
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lockPatience)
-	defer cancel()
-	_, err = l.Lock(ctx, a.String())
+	_, err = l.Lock(withDeadline(ctx, time.Now().Add(lockPatience)), a.String())
 	return err
 }
 
 // alive tells whether what a record stands for is there: a host end that is
 // proven to be its own, and its namespace at the path that ADD was given.
 func alive(_ context.Context, r cache.Record) (bool, error) {
-	if r.Result == nil {
+	made := r.Result.Get()
+	if made == nil {
 		return false, nil
 	}
-	return veth.Alive(r.Attachment.String(), r.Result, r.NetNS, r.Cookie)
+	return veth.Alive(r.Attachment.String(), made, r.NetNS, r.Cookie)
 }
 
 // fmtNetNS names the variable that a namespace's path came in.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -28,7 +29,7 @@ func run(start time.Time) int {
 	if verb == "" || verb == "VERSION" {
 		return refuse(skel.PluginMainFuncsWithError(skel.CNIFuncs{}, cni.All, about))
 	}
-	stdin, err := readAll(os.Stdin, conflist.DefaultTimeout)
+	stdin, err := readAll(unix.Stdin, conflist.DefaultTimeout)
 	if err == nil {
 		err = feed(stdin)
 	}
@@ -45,24 +46,40 @@ func run(start time.Time) int {
 
 // readAll reads the network configuration: bounded in length, and in time for
 // a runtime that never closes the pipe.
-func readAll(f *os.File, patience time.Duration) ([]byte, error) {
-	type read struct {
-		b   []byte
-		err error
-	}
-	done := make(chan read, 1)
-	go func() {
-		b, err := io.ReadAll(io.LimitReader(f, conflist.MaxBytes+1))
-		done <- read{b, err}
-	}()
-	select {
-	case r := <-done:
-		if len(r.b) > conflist.MaxBytes {
+func readAll(fd int, patience time.Duration) ([]byte, error) {
+	end := time.Now().Add(patience)
+	b := make([]byte, 0, 8192)
+	for {
+		if err := readable(fd, end); err != nil {
+			return nil, err
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil || n == 0 {
+			return b, err
+		}
+		if b = b[:len(b)+n]; len(b) > conflist.MaxBytes {
 			return nil, fmt.Errorf("%w: it is longer than %d bytes", errStdin, conflist.MaxBytes)
 		}
-		return r.b, r.err
-	case <-time.After(patience):
-		return nil, fmt.Errorf("standard input was not closed: %w", context.DeadlineExceeded)
+		if len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
+	}
+}
+
+// readable waits until a read does not block, or the time has come.
+func readable(fd int, end time.Time) error {
+	for {
+		left := time.Until(end).Milliseconds()
+		if left <= 0 {
+			return fmt.Errorf("%w: it was not closed: %w", errStdin, context.DeadlineExceeded)
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left))
+		if n > 0 || err != nil && err != unix.EINTR {
+			return err
+		}
 	}
 }
 
@@ -72,11 +89,12 @@ func feed(b []byte) error {
 	if err != nil {
 		return fmt.Errorf("memfd: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "stdin")
-	if _, err := f.Write(b); err != nil {
-		return err
+	if _, err := unix.Write(fd, b); err != nil {
+		return fmt.Errorf("memfd: %w", err)
 	}
-	os.Stdin = f
-	_, err = f.Seek(0, io.SeekStart)
-	return err
+	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
+		return fmt.Errorf("memfd: %w", err)
+	}
+	os.Stdin = os.NewFile(uintptr(fd), "stdin")
+	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	api "go.opentelemetry.io/otel/trace"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
@@ -50,7 +51,8 @@ type operation struct {
 // the configuration is the verb's to judge.
 func begin(start time.Time, verb string, stdin []byte) *operation {
 	o := &operation{rec: trace.NewRecorder(start), start: start, boot: bootID()}
-	o.net, o.netErr = conflist.Parse(stdin)
+	doc := conflist.Read(stdin)
+	o.net, o.netErr = conflist.Parse(doc), doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
 	ctx := context.Background()
 	if p := trace.Parent(os.Getenv); p.IsValid() {
@@ -91,8 +93,7 @@ func (o *operation) describe(verb string, stdin []byte) {
 // verb bounds a verb in time, catches its panics and keeps its error whole.
 func (o *operation) verb(ctx context.Context, do func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
 	return func(a *skel.CmdArgs) error {
-		ctx, cancel := context.WithTimeout(ctx, o.net.Tracewire.Timeout)
-		defer cancel()
+		ctx := withDeadline(ctx, o.start.Add(o.net.Tracewire.Timeout))
 		o.err = chain.Guard(ctx, func() error { return do(ctx, a) })
 		return o.err
 	}
@@ -170,7 +171,8 @@ func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
 	if len(o.net.Prev) == 0 {
 		return conflist.Invalid("prevResult", nil, "must be the result of ADD")
 	}
-	if _, err := delegates.Previous(o.net.Prev); err != nil {
+	before, err := delegates.Previous(o.net.Prev)
+	if err != nil {
 		return conflist.Invalid("prevResult", o.net.Prev, err.Error())
 	}
 	ns, err := open(a)
@@ -179,7 +181,9 @@ func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
 	}
 	defer ns.Close()
 	o.chain = o.assemble(ns)
-	return o.chain.Check(ctx, o.call(a))
+	call := o.call(a)
+	call.Before = before
+	return o.chain.Check(ctx, call)
 }
 
 // open opens the pod's network namespace, which is our own only where the
@@ -190,7 +194,7 @@ func open(a *skel.CmdArgs) (*veth.Namespace, error) {
 		return nil, fmtNetNS(err)
 	}
 	if meant := a.NetnsOverride == "1" || strings.EqualFold(a.NetnsOverride, "true"); ns.Own && !meant {
-		_ = ns.Close()
+		ns.Close()
 		return nil, fmtNetNS(veth.ErrOwnNamespace)
 	}
 	return ns, nil
@@ -240,8 +244,14 @@ func (o *operation) sink() trace.Sink {
 
 // bootID is this boot of the kernel (random(4)); empty where it can not be read.
 func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
+	fd, err := unix.Open("/proc/sys/kernel/random/boot_id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	var b [64]byte
+	n, _ := unix.Read(fd, b[:])
+	return strings.TrimSpace(string(b[:max(0, n)]))
 }
 
 // runtimeExe is the executable that called us, empty when it is gone or pid 1.

@@ -92,13 +92,11 @@ func (w *wiring) lease(ctx context.Context) error {
 // verify looks once at what was made before it is answered, and completes the
 // result with what the kernel says: MACs and MTUs.
 func (w *wiring) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, portPatience)
-	defer cancel()
 	pod, err := w.Namespace.Conn().LinkByIndex(w.pod)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", w.call.IfName, err)
 	}
-	host, err := w.host.WaitPort(ctx, w.end)
+	host, err := w.host.WaitPort(ctx, w.end, portPatience)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
@@ -29,7 +26,7 @@ type check struct {
 // Check implements delegates.Delegate. What differs is a delegates.Findings;
 // another error tells that it could not look.
 func (b Bridge) Check(_ context.Context, c delegates.Call) error {
-	k := &check{Bridge: b, call: c, made: c.Made.Result, now: previous(c.Prev)}
+	k := &check{Bridge: b, call: c, made: c.Made.Result, now: c.Before}
 	if k.made == nil {
 		k.made = k.now
 	}
@@ -135,22 +132,16 @@ func (k *check) addresses(*veth.Conn) error {
 	if err != nil {
 		return ignoreGone(err) // found already
 	}
-	have, err := dump(k, func(h *netlink.Handle) ([]netlink.Addr, error) {
-		return h.AddrList(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
-	})
+	have, err := k.Namespace.Conn().Addresses(index)
 	if err != nil {
 		return err
-	}
-	got := make([]netip.Prefix, len(have))
-	for i, a := range have {
-		got[i] = prefix(*a.IPNet)
 	}
 	for _, want := range prefixes(k.made.IPs) {
 		if k.now != nil && !slices.Contains(prefixes(k.now.IPs), want) {
 			continue // a later plugin took it
 		}
-		if !slices.Contains(got, want) {
-			k.find("address.missing", want.String(), fmt.Sprint(got))
+		if !slices.Contains(have, want) {
+			k.find("address.missing", want.String(), fmt.Sprint(have))
 		}
 	}
 	return nil
@@ -166,14 +157,13 @@ func (k *check) routes(*veth.Conn) error {
 	if err != nil {
 		return ignoreGone(err)
 	}
-	have, err := dump(k, func(h *netlink.Handle) ([]netlink.Route, error) {
-		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-	})
+	have, err := k.Namespace.Conn().Routes()
 	if err != nil {
 		return err
 	}
 	for i, want := range routes(k.made) {
-		if k.now != nil && !slices.ContainsFunc(k.now.Routes, func(r *types.Route) bool { return r != nil && prefix(r.Dst) == prefix(k.made.Routes[i].Dst) }) {
+		dst := prefix(k.made.Routes[i].Dst)
+		if k.now != nil && !slices.ContainsFunc(k.now.Routes, func(r *types.Route) bool { return r != nil && prefix(r.Dst) == dst }) {
 			continue
 		}
 		k.route(index, want, have)
@@ -181,58 +171,22 @@ func (k *check) routes(*veth.Conn) error {
 	return nil
 }
 
-func (k *check) route(index int, want veth.Route, have []netlink.Route) {
+func (k *check) route(index int, want veth.Route, have []veth.Installed) {
 	found := "none"
 	for _, r := range have {
-		if destination(r) != want.Dst.Masked() {
+		if r.Dst != want.Dst.Masked() {
 			continue
 		}
-		if r.LinkIndex == index && nextHop(r) == want.Gateway && fits(r.Priority, want.Priority) && fits(r.MTU, want.MTU) && fits(r.AdvMSS, want.AdvMSS) {
+		if r.Index == index && r.Gateway == want.Gateway && fits(r.Priority, want.Priority) && fits(r.MTU, want.MTU) && fits(r.AdvMSS, want.AdvMSS) {
 			return
 		}
-		found = fmt.Sprintf("via %s, interface %d, metric %d, mtu %d, advmss %d, table %d", nextHop(r), r.LinkIndex, r.Priority, r.MTU, r.AdvMSS, r.Table)
+		found = fmt.Sprintf("via %s, interface %d, metric %d, mtu %d, advmss %d, table %d", r.Gateway, r.Index, r.Priority, r.MTU, r.AdvMSS, r.Table)
 	}
 	k.find("route", fmt.Sprintf("%s via %s, metric %d, mtu %d, advmss %d", want.Dst, want.Gateway, want.Priority, want.MTU, want.AdvMSS), found)
 }
 
 // fits tells whether the kernel's value is what was asked for; 0 asked for nothing.
 func fits(got, asked int) bool { return asked == 0 || got == asked }
-
-func destination(r netlink.Route) netip.Prefix {
-	if r.Dst != nil {
-		return prefix(*r.Dst)
-	}
-	if r.Family == netlink.FAMILY_V6 {
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-}
-
-func nextHop(r netlink.Route) netip.Addr {
-	if via, ok := r.Via.(*netlink.Via); ok {
-		return addr(via.Addr)
-	}
-	return addr(r.Gw)
-}
-
-// dump lists something in the pod's namespace. Where the kernel was
-// interrupted the list is asked for again: the workload changes its own things.
-func dump[T any](k *check, list func(*netlink.Handle) ([]T, error)) (out []T, err error) {
-	err = k.Namespace.Do(func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		for range 5 {
-			if out, err = list(h); !errors.Is(err, netlink.ErrDumpInterrupted) {
-				return err
-			}
-		}
-		return err
-	})
-	return out, err
-}
 
 func ignoreGone(err error) error {
 	if veth.Gone(err) {

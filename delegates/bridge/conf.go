@@ -1,7 +1,7 @@
 package bridge
 
 import (
-	"errors"
+	"encoding/json"
 	"net"
 	"strings"
 	"unicode"
@@ -26,65 +26,67 @@ type Conf struct {
 	DNS            *types.DNS       // instead of IPAM's; nil when there is none
 }
 
-type text struct {
-	Bridge           string    `json:"bridge"`
-	IsGateway        bool      `json:"isGateway"`
-	IsDefaultGateway bool      `json:"isDefaultGateway"`
-	ForceAddress     bool      `json:"forceAddress"`
-	MTU              int       `json:"mtu"`
-	HairpinMode      bool      `json:"hairpinMode"`
-	PromiscMode      bool      `json:"promiscMode"`
-	PortIsolation    bool      `json:"portIsolation"`
-	EnableDAD        bool      `json:"enabledad"`
-	DNS              types.DNS `json:"dns"`
-	RuntimeConfig    struct {
-		MAC string `json:"mac"`
-	} `json:"runtimeConfig"`
-	Args struct {
-		CNI struct {
-			MAC string `json:"mac"`
-		} `json:"cni"`
-	} `json:"args"`
-}
-
 // DefaultBridge is the bridge of a configuration that names none.
 const DefaultBridge = "cni0"
 
 // later are the reference's keys that a coming version serves.
 var later = []string{"ipMasq", "ipMasqBackend", "vlan", "vlanTrunk", "preserveDefaultVlan", "macspoofchk", "disableContainerInterface"}
 
-// Parse reads the keys. The Conf is usable also beside an error: what could
-// not be read has its default.
-func Parse(conf []byte, args conflist.Args) (Conf, error) {
-	var t text
-	err := errors.Join(conflist.Decode(conf, &t), conflist.Asking(conf, later...))
-	c := Conf{
-		Bridge: t.Bridge, Gateway: t.IsGateway || t.IsDefaultGateway, DefaultGateway: t.IsDefaultGateway,
-		ForceAddress: t.ForceAddress, MTU: t.MTU, Hairpin: t.HairpinMode, Promisc: t.PromiscMode,
-		Isolated: t.PortIsolation, DAD: t.EnableDAD,
+// Parse reads the keys. What is wrong is in doc.Err; what could not be read
+// has its default.
+func Parse(doc *conflist.Value, args conflist.Args) Conf {
+	c := Conf{Bridge: DefaultBridge, MAC: askedMAC(doc, args), DNS: dns(doc.At("dns"))}
+	for _, key := range []struct {
+		name string
+		into any
+	}{
+		{"isGateway", &c.Gateway},
+		{"isDefaultGateway", &c.DefaultGateway},
+		{"forceAddress", &c.ForceAddress},
+		{"mtu", &c.MTU},
+		{"hairpinMode", &c.Hairpin},
+		{"promiscMode", &c.Promisc},
+		{"portIsolation", &c.Isolated},
+		{"enabledad", &c.DAD},
+	} {
+		doc.At(key.name).Into(key.into)
 	}
-	if c.Bridge == "" {
-		c.Bridge = DefaultBridge
+	for _, key := range later {
+		if k := doc.At(key); k.Asks() {
+			k.Refuse()
+		}
 	}
-	if d := t.DNS; d.Nameservers != nil || d.Search != nil || d.Options != nil || d.Domain != "" {
-		c.DNS = &d
-	}
-	var macErr error
-	c.MAC, macErr = askedMAC(&t, args)
-	return c, errors.Join(err, c.check(), macErr)
+	c.Gateway = c.Gateway || c.DefaultGateway
+	c.check(doc)
+	return c
 }
 
-func (c *Conf) check() error {
-	if !interfaceName(c.Bridge) {
-		return conflist.Invalid("bridge", c.Bridge, "must be an interface name of 1 to 15 bytes without slash, colon or white space")
+// check reads the bridge's name, and looks at values that have bounds.
+func (c *Conf) check(doc *conflist.Value) {
+	name := doc.At("bridge")
+	if s := name.Text(); interfaceName(s) {
+		c.Bridge = s
+	} else if s != "" {
+		name.Fail("must be an interface name of 1 to 15 bytes without slash, colon or white space")
 	}
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		return conflist.Invalid("mtu", c.MTU, "must be 68 to 65535 bytes, or 0")
+		doc.At("mtu").Fail("must be 68 to 65535 bytes, or 0")
 	}
 	if c.Hairpin && c.Promisc {
-		return conflist.Invalid("promiscMode", true, "can not be set together with hairpinMode")
+		doc.At("promiscMode").Fail("can not be set together with hairpinMode")
 	}
-	return nil
+}
+
+// dns is the configuration's own, nil when it says nothing.
+func dns(v *conflist.Value) *types.DNS {
+	if !v.Asks() {
+		return nil
+	}
+	d := types.DNS{Domain: v.At("domain").Text()}
+	v.At("nameservers").Into(&d.Nameservers)
+	v.At("search").Into(&d.Search)
+	v.At("options").Into(&d.Options)
+	return &d
 }
 
 func interfaceName(s string) bool {
@@ -94,20 +96,23 @@ func interfaceName(s string) bool {
 
 // askedMAC is the MAC that was asked for: runtimeConfig before args.cni before
 // CNI_ARGS (CNI conventions, dynamic plugin specific fields).
-func askedMAC(t *text, args conflist.Args) (net.HardwareAddr, error) {
-	for _, from := range []struct{ key, value string }{
-		{"runtimeConfig.mac", t.RuntimeConfig.MAC},
-		{"args.cni.mac", t.Args.CNI.MAC},
-		{"CNI_ARGS MAC", args["MAC"]},
+func askedMAC(doc *conflist.Value, args conflist.Args) net.HardwareAddr {
+	env, _ := json.Marshal(args["MAC"]) // a string can always be written
+	for _, from := range []*conflist.Value{
+		doc.At("runtimeConfig").At("mac"),
+		doc.At("args").At("cni").At("mac"),
+		doc.Beside("CNI_ARGS MAC", env),
 	} {
-		if from.value == "" {
+		text := from.Text()
+		if text == "" {
 			continue
 		}
-		mac, err := net.ParseMAC(from.value)
+		mac, err := net.ParseMAC(text)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
-			return nil, conflist.Invalid(from.key, from.value, "must be a unicast MAC of 6 bytes")
+			from.Fail("must be a unicast MAC of 6 bytes")
+			return nil
 		}
-		return mac, nil
+		return mac
 	}
-	return nil, nil
+	return nil
 }

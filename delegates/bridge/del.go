@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -56,7 +55,7 @@ func candidates(conf Conf, c delegates.Call) []string {
 	}
 	n := veth.HostNames(c.Attachment.String())
 	out := n[:]
-	if host := hostEnd(previous(c.Prev), conf.Bridge); host != nil && host.Name != n[0] && host.Name != n[1] {
+	if host := hostEnd(c.Before, conf.Bridge); host != nil && host.Name != n[0] && host.Name != n[1] {
 		out = append(out, host.Name)
 	}
 	return out
@@ -72,7 +71,7 @@ func ours(l veth.Link, c delegates.Call) bool {
 	if l.Kind != "veth" || l.Alias != "" {
 		return false
 	}
-	from := previous(c.Prev)
+	from := c.Before
 	if c.Made.Known {
 		from = nil
 		if c.Made.ThisBoot {
@@ -101,13 +100,4 @@ func hostEnd(r *types100.Result, bridge string) *types100.Interface {
 		}
 	}
 	return nil
-}
-
-// previous reads a prevResult of any version; nil when it can not be read.
-func previous(raw json.RawMessage) *types100.Result {
-	r, err := delegates.Previous(raw)
-	if err != nil {
-		return nil
-	}
-	return r
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"go.opentelemetry.io/otel/attribute"
 	"golang.org/x/sys/unix"
 
@@ -115,17 +114,13 @@ func (w *wiring) ensureAddress(ctx context.Context, gw netip.Prefix, all []netip
 // clear takes the addresses from the bridge that a gateway can not stand
 // beside: any other IPv4 address, and an IPv6 one whose subnet overlaps.
 func (w *wiring) clear(gw netip.Prefix, all []netip.Prefix) error {
-	family := netlink.FAMILY_V6
-	if gw.Addr().Is4() {
-		family = netlink.FAMILY_V4
-	}
-	have, err := netlink.AddrList(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: w.bridge.Index}}, family)
+	have, err := w.host.Addresses(w.bridge.Index)
 	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", w.Conf.Bridge, err)
+		return fmt.Errorf("%s: %w", w.Conf.Bridge, err)
 	}
-	for _, a := range have {
-		p := prefix(*a.IPNet)
-		if slices.Contains(all, p) || gw.Addr().Is6() && !p.Overlaps(gw) {
+	for _, p := range have {
+		same := p.Addr().Is4() == gw.Addr().Is4()
+		if !same || slices.Contains(all, p) || gw.Addr().Is6() && !p.Overlaps(gw) {
 			continue
 		}
 		if !w.Conf.ForceAddress {

@@ -11,7 +11,14 @@ import (
 
 // Conn is one rtnetlink socket. It belongs to the network namespace it was
 // opened in, whichever thread uses it later. One goroutine uses it at a time.
-type Conn struct{ fd int }
+type Conn struct {
+	fd  int
+	buf []byte // of answers; on the heap, as a stack that has to grow is copied
+}
+
+// maxAnswer is the longest answer in bytes: one interface with its attributes
+// has some 1,500.
+const maxAnswer = 8 << 10
 
 // Dial opens a Conn in the calling thread's network namespace.
 func Dial() (*Conn, error) {
@@ -22,11 +29,11 @@ func Dial() (*Conn, error) {
 	// Answers hold no copy of the request; the kernel says what it did not like.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
-	return &Conn{fd: fd}, nil
+	return &Conn{fd: fd, buf: make([]byte, maxAnswer)}, nil
 }
 
 // Close closes the socket.
-func (c *Conn) Close() error { return unix.Close(c.fd) }
+func (c *Conn) Close() { _ = unix.Close(c.fd) }
 
 // Cookie is the identity of the Conn's network namespace (SO_NETNS_COOKIE,
 // Linux 5.14): unlike an inode it is never used again. 0 where the kernel has none.
@@ -154,15 +161,14 @@ func (c *Conn) ask(m *Batch) (body []byte, err error) {
 
 // receive reads one datagram and hands each message to each.
 func (c *Conn) receive(each func(h unix.NlMsghdr, body []byte)) error {
-	var buf [16 << 10]byte
-	n, _, err := unix.Recvfrom(c.fd, buf[:], 0)
+	n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
 	if errors.Is(err, unix.EINTR) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("rtnetlink receive: %w", err)
 	}
-	for b := buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
+	for b := c.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
 		h := *(*unix.NlMsghdr)(unsafe.Pointer(&b[0]))
 		if h.Len < unix.SizeofNlMsghdr || int(h.Len) > len(b) {
 			return errors.New("rtnetlink receive: message cut short")

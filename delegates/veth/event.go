@@ -26,7 +26,7 @@ func listen(groups uint32, kind uint16, family byte, index int) (*Conn, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	return &Conn{fd: fd}, nil
+	return &Conn{fd: fd, buf: make([]byte, maxAnswer)}, nil
 }
 
 // filter is a classic BPF program on struct nlmsghdr and struct ifinfomsg or
@@ -49,14 +49,18 @@ func filter(kind uint16, family byte, index int) []unix.SockFilter {
 	}
 }
 
-// readable waits until one of the sockets has something to read, or ctx ends.
-func readable(ctx context.Context, conns ...*Conn) ([]bool, error) {
+// readable waits until one of the sockets has something to read, or ctx ends,
+// or end comes, where it is not zero.
+func readable(ctx context.Context, end time.Time, conns ...*Conn) ([]bool, error) {
+	if d, bounded := ctx.Deadline(); bounded && (end.IsZero() || d.Before(end)) {
+		end = d
+	}
 	fds := make([]unix.PollFd, len(conns))
 	for i, c := range conns {
 		fds[i] = unix.PollFd{Fd: int32(c.fd), Events: unix.POLLIN}
 	}
 	for {
-		n, err := unix.Ppoll(fds, patience(ctx), nil)
+		n, err := unix.Ppoll(fds, patience(end), nil)
 		if err != nil && err != unix.EINTR {
 			return nil, fmt.Errorf("poll: %w", err)
 		}
@@ -67,18 +71,17 @@ func readable(ctx context.Context, conns ...*Conn) ([]bool, error) {
 			}
 			return ready, nil
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if !end.IsZero() && !time.Now().Before(end) {
+			return nil, context.DeadlineExceeded
 		}
 	}
 }
 
-// patience is the time until ctx ends, nil for no end.
-func patience(ctx context.Context) *unix.Timespec {
-	end, bounded := ctx.Deadline()
-	if !bounded {
+// patience is the time until end, nil for no end.
+func patience(end time.Time) *unix.Timespec {
+	if end.IsZero() {
 		return nil
 	}
-	t := unix.NsecToTimespec(max(0, time.Until(end).Nanoseconds()+int64(time.Millisecond)))
+	t := unix.NsecToTimespec(max(0, time.Until(end).Nanoseconds()))
 	return &t
 }

@@ -6,9 +6,9 @@ package veth
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,55 +23,56 @@ var (
 type Namespace struct {
 	Path   string // as CNI_NETNS names it
 	Inode  uint64 // of the namespace: used again as soon as it is gone
-	Cookie uint64 // its identity until the next boot
+	Cookie uint64 // its identity until the next boot, 0 where the kernel has none
 	Own    bool   // it is the namespace that this program runs in
 
-	ns   ns.NetNS
+	fd   int
 	conn *Conn // opened in the namespace
 }
 
 // Open opens the network namespace at a path. An error that is an
 // ErrNoNamespace tells that there is none.
 func Open(path string) (*Namespace, error) {
-	n, err := ns.GetNS(path)
-	if err != nil {
-		return nil, notOne(path, err)
+	// Without O_NONBLOCK a named pipe at the path would be waited for.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENXIO) {
+		return nil, fmt.Errorf("%w at %q: %w", ErrNoNamespace, path, err)
 	}
-	p := &Namespace{Path: path, ns: n}
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	p := &Namespace{Path: path, fd: fd}
 	if err := p.identify(); err != nil {
-		_ = p.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+		p.Close()
+		return nil, fmt.Errorf("%w at %q: %w", ErrNoNamespace, path, err)
 	}
 	return p, nil
 }
 
-func notOne(path string, err error) error {
-	var missing ns.NSPathNotExistErr
-	var other ns.NSPathNotNSErr
-	if errors.As(err, &missing) || errors.As(err, &other) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("%w at %q: %w", ErrNoNamespace, path, err)
-	}
-	return fmt.Errorf("open %q: %w", path, err)
-}
+var errOther = errors.New("something else is there")
 
-// identify reads who the namespace is. A path of procfs may name a namespace
-// of another kind: the kernel refuses to enter that.
+// identify reads who the namespace is. The kernel refuses to enter one of
+// another kind.
 func (p *Namespace) identify() error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(p.fd, &fs); err != nil {
+		return err
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return errOther
+	}
 	var st, own unix.Stat_t
-	if err := unix.Fstat(int(p.ns.Fd()), &st); err != nil {
+	if err := unix.Fstat(p.fd, &st); err != nil {
 		return err
 	}
 	p.Inode = st.Ino
-	if unix.Stat("/proc/thread-self/ns/net", &own) == nil {
+	if unix.Stat(ownPath, &own) == nil {
 		p.Own = own.Ino == st.Ino && own.Dev == st.Dev
 	}
-	err := p.ns.Do(func(ns.NetNS) (err error) {
+	err := p.Do(func() (err error) {
 		p.conn, err = Dial()
 		return err
 	})
-	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w: %w", ErrNoNamespace, err)
-	}
 	if err == nil {
 		p.Cookie = p.conn.Cookie()
 	}
@@ -79,24 +80,37 @@ func (p *Namespace) identify() error {
 }
 
 // Close lets go of the namespace.
-func (p *Namespace) Close() error {
+func (p *Namespace) Close() {
 	if p.conn != nil {
-		_ = p.conn.Close()
+		p.conn.Close()
 	}
-	return p.ns.Close()
+	_ = unix.Close(p.fd)
 }
 
-// Do runs do in the namespace, on a thread of its own. A panic there, which no
-// caller could recover, becomes an error.
-func (p *Namespace) Do(do func() error) error {
-	return p.ns.Do(func(ns.NetNS) (err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				err = fmt.Errorf("panic: %v", r)
-			}
-		}()
-		return do()
-	})
+const ownPath = "/proc/thread-self/ns/net"
+
+// Do runs do in the namespace, on the calling goroutine: a goroutine of its
+// own, as pkg/ns of the reference plugins has, costs a thread each time. do
+// starts no goroutine. A thread that can not come back is never used again.
+func (p *Namespace) Do(do func() error) (err error) {
+	runtime.LockOSThread()
+	back, err := unix.Open(ownPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(back)
+		err = unix.Setns(p.fd, unix.CLONE_NEWNET)
+	}
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter: %w", err)
+	}
+	defer func() {
+		if lost := unix.Setns(back, unix.CLONE_NEWNET); lost != nil {
+			err = errors.Join(err, fmt.Errorf("leave: %w", lost))
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
+	return do()
 }
 
 // Conn is an rtnetlink socket in the namespace.

@@ -12,49 +12,34 @@ import (
 // canReap tells that a child can be cloned here.
 const canReap = true
 
-// toKernel is the struct sockaddr_nl of the kernel (netlink(7)).
-var toKernel = [12]byte{unix.AF_NETLINK}
-
 // reap sends the request from a child process, and tells whether there is one.
-// The child is no Go program any more: after clone(2) it makes only raw system
-// calls. Signals are blocked so that no handler of ours runs in it.
+// The child is no Go program any more: it lets go of everything but the socket,
+// sends, and exits when the kernel is through with the request. It holds no
+// lock: POSIX locks are not inherited, and the descriptors of flocks are
+// closed. Signals are blocked so that no handler of ours runs in it.
 func reap(fd int, request []byte) bool {
-	var all, before [1]uint64 // sigset_t of the kernel: 64 signals
-	all[0] = ^uint64(0)
-	if sigmask(unix.SIG_SETMASK, &all[0], &before[0]) != 0 {
+	// Request, address and stack are in a page that is never given back: the
+	// child may read it after we have gone on.
+	page, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil || len(request)+len(toKernel) > len(page)/2 {
 		return false
 	}
-	pid, errno := cloneSender(uintptr(fd), unsafe.Pointer(unsafe.SliceData(request)), uintptr(len(request)))
-	sigmask(unix.SIG_SETMASK, &before[0], nil)
-	return errno == 0 && pid > 0
+	n := copy(page, request)
+	copy(page[n:], toKernel[:])
+	var before uint64 // sigset_t of the kernel: 64 signals
+	all := ^uint64(0)
+	if sigmask(&all, &before) != 0 {
+		return false
+	}
+	pid := spawn(uintptr(fd), page, uintptr(n))
+	_ = sigmask(&before, nil)
+	return pid > 0
 }
 
-//go:nosplit
-func sigmask(how uintptr, set, old *uint64) syscall.Errno {
-	_, _, e := syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, how, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+// toKernel is the struct sockaddr_nl of the kernel (netlink(7)).
+var toKernel = [unix.SizeofSockaddrNetlink]byte{unix.AF_NETLINK}
+
+func sigmask(set, old *uint64) syscall.Errno {
+	_, _, e := syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 	return e
-}
-
-// cloneSender clones, and in the child lets go of everything but the socket,
-// sends the request and exits. Sending returns when the kernel is through with
-// the removal. The child holds no lock: POSIX locks are not inherited, and the
-// descriptors of flocks are closed.
-//
-//go:nosplit
-//go:norace
-//go:noinline
-func cloneSender(fd uintptr, request unsafe.Pointer, n uintptr) (pid uintptr, errno syscall.Errno) {
-	pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
-	if errno != 0 || pid != 0 {
-		return pid, errno
-	}
-	if fd > 0 {
-		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 0, fd-1, 0)
-	}
-	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, fd+1, 1<<31-1, 0)
-	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
-	syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(request), n, 0, uintptr(unsafe.Pointer(&toKernel)), uintptr(len(toKernel)))
-	for {
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +42,7 @@ func (c *Conn) Remove(ctx context.Context, index int, wait bool) (reaped bool, e
 
 // removed waits for the announcement or the request's answer, whichever comes first.
 func removed(ctx context.Context, heard, asked *Conn) error {
-	ready, err := readable(ctx, heard, asked)
+	ready, err := readable(ctx, time.Time{}, heard, asked)
 	if err != nil {
 		return fmt.Errorf("remove interface: %w", err)
 	}

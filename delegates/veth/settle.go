@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,11 +23,12 @@ var ErrPort = errors.New("bridge port does not forward")
 // WaitPort waits until a host end is up and its port forwards, which the
 // kernel does some 50 us after the pod's end is up. The Link is the last seen.
 // A port on which spanning tree works is waited for no longer.
-func (c *Conn) WaitPort(ctx context.Context, index int) (Link, error) {
+func (c *Conn) WaitPort(ctx context.Context, index int, patience time.Duration) (Link, error) {
 	l, err := c.LinkByIndex(index)
 	if err != nil || l.settled() {
 		return l, err
 	}
+	end := time.Now().Add(patience)
 	heard, err := listen(unix.RTMGRP_LINK, unix.RTM_NEWLINK, unix.AF_BRIDGE, index)
 	if err != nil {
 		return l, err
@@ -36,7 +38,7 @@ func (c *Conn) WaitPort(ctx context.Context, index int) (Link, error) {
 		if l, err = c.LinkByIndex(index); err != nil || l.settled() {
 			return l, err
 		}
-		if _, err := readable(ctx, heard); err != nil {
+		if _, err := readable(ctx, end, heard); err != nil {
 			return l, fmt.Errorf("%w: %s, state %d, operational state %d: %w", ErrPort, l.Name, l.Port.State, l.OperState, err)
 		}
 		if err := heard.receive(func(unix.NlMsghdr, []byte) {}); err != nil {
@@ -79,7 +81,7 @@ func (c *Conn) waitDAD(ctx context.Context, heard *Conn, index int, a netip.Addr
 		case flags&unix.IFA_F_TENTATIVE == 0:
 			return nil
 		}
-		if _, err := readable(ctx, heard); err != nil {
+		if _, err := readable(ctx, time.Time{}, heard); err != nil {
 			return err
 		}
 		if err := heard.receive(func(unix.NlMsghdr, []byte) {}); err != nil {
@@ -96,7 +98,7 @@ const rtmgrpIPv6Addr = 0x100
 // length. It looks at that one address and lists none.
 func (c *Conn) HasAddress(l Link, p netip.Prefix) (bool, error) {
 	if p.Addr().Is4() {
-		return c.hasAddress4(l.Name, p), nil
+		return hasAddress4(l.Name, p)
 	}
 	bits, _, err := c.address6(l.Index, p.Addr())
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -106,23 +108,30 @@ func (c *Conn) HasAddress(l Link, p netip.Prefix) (bool, error) {
 }
 
 // hasAddress4 asks for the interface's address that equals the one given
-// (netdevice(7); the kernel compares it in devinet_ioctl), and for its mask.
-func (c *Conn) hasAddress4(name string, p netip.Prefix) bool {
-	r, err := unix.NewIfreq(name)
-	if err != nil || r.SetInet4Addr(p.Addr().AsSlice()) != nil {
-		return false
+// (netdevice(7); the kernel compares it in devinet_ioctl), and for its mask,
+// in the calling thread's namespace.
+func hasAddress4(name string, p netip.Prefix) (bool, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, err
 	}
-	if unix.IoctlIfreq(c.fd, unix.SIOCGIFADDR, r) != nil {
-		return false
+	defer unix.Close(fd)
+	for _, q := range []struct {
+		request uint
+		want    netip.Addr
+	}{{unix.SIOCGIFADDR, p.Addr()}, {unix.SIOCGIFNETMASK, maskOf(p.Bits())}} {
+		r, err := unix.NewIfreq(name)
+		if err != nil || r.SetInet4Addr(p.Addr().AsSlice()) != nil {
+			return false, err
+		}
+		if unix.IoctlIfreq(fd, q.request, r) != nil {
+			return false, nil
+		}
+		if got, err := r.Inet4Addr(); err != nil || netip.AddrFrom4([4]byte(got)) != q.want {
+			return false, nil
+		}
 	}
-	if got, err := r.Inet4Addr(); err != nil || netip.AddrFrom4([4]byte(got)) != p.Addr() {
-		return false
-	}
-	if unix.IoctlIfreq(c.fd, unix.SIOCGIFNETMASK, r) != nil {
-		return false
-	}
-	mask, err := r.Inet4Addr()
-	return err == nil && netip.AddrFrom4([4]byte(mask)) == maskOf(p.Bits())
+	return true, nil
 }
 
 func maskOf(bits int) netip.Addr {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -60,9 +59,12 @@ func write(path, value string) error {
 
 // read is a setting's value, "" where there is none.
 func read(path string) string {
-	b, err := os.ReadFile(path)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(b))
+	defer unix.Close(fd)
+	var b [64]byte
+	n, _ := unix.Read(fd, b[:])
+	return strings.TrimSpace(string(b[:max(0, n)]))
 }

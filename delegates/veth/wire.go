@@ -33,7 +33,7 @@ func (c *Conn) Create(p Pair) error {
 	peer := m.nest(infoPeer)
 	m.ifinfo(0, 0, 0)
 	m.end1(p.Pod, p.PodMAC, p.MTU)
-	m.u32(unix.IFLA_NET_NS_FD, uint32(p.Namespace.ns.Fd()))
+	m.u32(unix.IFLA_NET_NS_FD, uint32(p.Namespace.fd))
 	peer()
 	data()
 	info()

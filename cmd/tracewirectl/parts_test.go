@@ -1,0 +1,198 @@
+package main
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace/read"
+)
+
+func TestNamed(t *testing.T) {
+	of := func(network, id, ifname, pod string, addresses ...string) subject {
+		namespace, name, _ := strings.Cut(pod, "/")
+		s := subject{Attachment: delegates.Attachment{Network: network, ContainerID: id, IfName: ifname}, namespace: namespace, pod: name}
+		for _, a := range addresses {
+			s.addresses = append(s.addresses, netip.MustParseAddr(a))
+		}
+		return s
+	}
+	all := []subject{
+		of("podnet", "1635e8", "eth0", "default/web-0", "10.22.0.5", "fd00::5"),
+		of("podnet", "1635e8", "net1", "default/web-0", "10.22.0.6"),
+		of("podnet", "1635f0", "eth0", "default/db-0"),
+		of("other", "abc", "eth0", "", "10.22.0.5"),
+		of("other", "abcdef", "eth0", "kube-system/web-0"),
+	}
+	for _, tt := range []struct {
+		text string
+		want []string
+		err  string
+	}{
+		{"1635e8", []string{"podnet/1635e8:eth0", "podnet/1635e8:net1"}, ""},
+		{"1635e", []string{"podnet/1635e8:eth0", "podnet/1635e8:net1"}, ""},
+		{"1635", nil, "1635 is ambiguous: podnet/1635e8:eth0, podnet/1635e8:net1, podnet/1635f0:eth0"},
+		{"abc", []string{"other/abc:eth0"}, ""}, // whole, though another begins so
+		{"ab", nil, "ab is ambiguous: other/abc:eth0, other/abcdef:eth0"},
+		{"635e8", nil, "nothing found: no attachment 635e8"},
+		{"default/web-0", []string{"podnet/1635e8:eth0", "podnet/1635e8:net1"}, ""},
+		{"default/web", nil, "nothing found: no attachment default/web"},
+		{"podnet/1635e8:net1", []string{"podnet/1635e8:net1"}, ""},
+		{"podnet/1635f:eth0", []string{"podnet/1635f0:eth0"}, ""},
+		{"podnet/1635:eth0", nil, "podnet/1635:eth0 is ambiguous: podnet/1635e8:eth0, podnet/1635f0:eth0"},
+		{"other/1635e8:eth0", nil, "nothing found: no attachment other/1635e8:eth0"},
+		{"10.22.0.5", []string{"podnet/1635e8:eth0", "other/abc:eth0"}, ""},
+		{"10.22.0.6/16", []string{"podnet/1635e8:net1"}, ""},
+		{"::ffff:10.22.0.6", []string{"podnet/1635e8:net1"}, ""},
+		{"fd00:0::5", []string{"podnet/1635e8:eth0"}, ""},
+		{"10.22.0.7", nil, "nothing found: no attachment 10.22.0.7"},
+		{"", nil, "a container id is empty"},
+		{"podnet/:eth0", nil, "a container id is empty"},
+		{"default/", nil, `"default/" is no attachment: want a container id, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME or an address`},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			n, err := named(tt.text)
+			var got []string
+			if err == nil {
+				var picked []subject
+				picked, err = n.pick(all)
+				for _, s := range picked {
+					got = append(got, s.String())
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error("(-want +got):\n" + diff)
+			}
+			if text := words(err); text != tt.err {
+				t.Errorf("got %q, want %q", text, tt.err)
+			}
+		})
+	}
+}
+
+func words(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestAmbiguousIsBounded(t *testing.T) {
+	var all []subject
+	for _, c := range "abcdefghijklm" {
+		all = append(all, subject{Attachment: delegates.Attachment{Network: "n", ContainerID: "1" + string(c), IfName: "eth0"}})
+	}
+	n, err := named("1")
+	if err == nil {
+		_, err = n.pick(all)
+	}
+	if text := words(err); !strings.HasSuffix(text, "n/1j:eth0 and 3 more") || errors.Is(err, errNothing) {
+		t.Errorf("got %q", text)
+	}
+}
+
+func TestWhen(t *testing.T) {
+	zone := time.FixedZone("", 3600)
+	c := &command{zone: zone, now: func() time.Time { return time.Date(2026, 3, 1, 12, 30, 0, 0, zone) }}
+	day := func(d, h, m, s int) time.Time { return time.Date(2026, 3, d, h, m, s, 0, zone) }
+	for _, tt := range []struct {
+		text string
+		want time.Time
+		bad  bool
+	}{
+		{"", time.Time{}, false},
+		{"2026-03-01T10:00:00Z", day(1, 11, 0, 0), false},
+		{"2026-03-01T10:00:00", day(1, 10, 0, 0), false},
+		{"2026-03-01 10:00:05", day(1, 10, 0, 5), false},
+		{"2026-03-01 10:00", day(1, 10, 0, 0), false},
+		{"2026-03-01", day(1, 0, 0, 0), false},
+		{"12:05", day(1, 12, 5, 0), false},
+		{"12:29:59.5", day(1, 12, 29, 59).Add(5e8), false},
+		{"13:00", day(0, 13, 0, 0), false}, // yesterday's
+		{"90s", day(1, 12, 28, 30), false},
+		{"7d", day(-6, 12, 30, 0), false},
+		{"-5m", time.Time{}, true},
+		{"7dx", time.Time{}, true},
+		{"noon", time.Time{}, true},
+	} {
+		got, err := c.when("--at", tt.text)
+		if !got.Equal(tt.want) || (err != nil) != tt.bad {
+			t.Errorf("%q: got %v, %v, want %v", tt.text, got, err, tt.want)
+		}
+	}
+}
+
+func TestAround(t *testing.T) {
+	entry := func(minute int, command, id, outcome string) read.Entry {
+		return read.Entry{Time: noon.Add(time.Duration(minute) * time.Minute), Command: command, Network: "n", ContainerID: id, IfName: "eth0", Outcome: outcome}
+	}
+	past := []read.Entry{
+		entry(0, "ADD", "a", read.OK), entry(1, "CHECK", "a", read.OK), entry(2, "DEL", "a", read.Failed), entry(4, "DEL", "a", read.OK),
+		entry(5, "ADD", "a", read.OK), entry(6, "ADD", "b", read.Failed), entry(7, "ADD", "c", read.OK), entry(8, "ADD", "c", read.OK), entry(9, "GC", "", read.OK),
+	}
+	for _, tt := range []struct {
+		minute int
+		want   []int // of past
+	}{
+		{-1, nil}, {0, []int{0, 3}}, {3, []int{0, 3}}, {4, nil}, {5, []int{4}}, {6, []int{4}}, {7, []int{4, 6, 7}}, {10, []int{4, 7}},
+	} {
+		var want []read.Entry
+		for _, i := range tt.want {
+			want = append(want, past[i])
+		}
+		got := around(past, noon.Add(time.Duration(tt.minute)*time.Minute))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("minute %d (-want +got):\n%s", tt.minute, diff)
+		}
+	}
+}
+
+func TestBroken(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want []string
+	}{
+		{"", []string{""}},
+		{"default/db", []string{"default/db"}},
+		{"default/web-5d4b9c7f6-x2x9k", []string{"default/", "web-", "5d4b9c7f6-", "x2x9k"}},
+		{"abcdefghijklmno", []string{"abcdefghij", "klmno"}},
+		{"one two three", []string{"one two", "three"}},
+	} {
+		if diff := cmp.Diff(tt.want, broken(tt.text, 10)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tt.text, diff)
+		}
+	}
+}
+
+func TestFit(t *testing.T) {
+	columns := []column{{head: "A"}, {head: "BB", least: 4}, {head: "EMPTY"}, {head: "C", least: 3}}
+	rows := [][]cell{{{text: "12345"}, {text: "1234567890"}, {}, {text: "12\n1234567"}}, {{text: "1"}, {}, {}, {}}}
+	for _, tt := range []struct {
+		width int
+		want  []int
+	}{
+		{100, []int{5, 10, 0, 7}}, {26, []int{5, 10, 0, 7}}, {23, []int{5, 8, 0, 6}}, {16, []int{5, 4, 0, 3}}, {3, []int{5, 4, 0, 3}},
+	} {
+		g := &grid{columns: columns}
+		g.fit(rows, tt.width)
+		if diff := cmp.Diff(tt.want, g.widths); diff != "" {
+			t.Errorf("width %d (-want +got):\n%s", tt.width, diff)
+		}
+	}
+}
+
+func TestAgo(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s ago", 59 * time.Second: "59s ago", 61 * time.Second: "1m1s ago",
+		130 * time.Minute: "2h10m ago", 50 * time.Hour: "2d2h ago",
+	} {
+		if got := ago(d); got != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+}

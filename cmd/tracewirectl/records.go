@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// stored is a record and where it lies.
+type stored struct {
+	cache.Record
+	path string
+}
+
+// records is every record of the state directories. One that ends meanwhile is
+// left out, and so is a folder that is not there.
+func records(states []string) (all []stored, err error) {
+	for _, state := range states {
+		paths, err := filepath.Glob(filepath.Join(state, "attachments", "*", "*"))
+		if err != nil {
+			return nil, err
+		}
+		if err := readable(filepath.Join(state, "attachments")); err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			r, err := record(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// readable is an error where a folder is there and can not be listed.
+func readable(dir string) error {
+	_, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// record reads the record of a path. One without an intent is named by its path.
+func record(path string) (stored, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return stored{}, err
+	}
+	r := stored{Record: cache.Replay(b), path: path}
+	if r.Attachment == (delegates.Attachment{}) {
+		id, ifname, _ := strings.Cut(filepath.Base(path), ":")
+		r.Attachment = delegates.Attachment{Network: filepath.Base(filepath.Dir(path)), ContainerID: id, IfName: ifname}
+	}
+	return r, nil
+}
+
+// told is the most that the record knows of what was made: what ADD answered,
+// else its plan, else what was reserved; never nil.
+func (r stored) told() *types100.Result {
+	for _, t := range []cache.Result{r.Result, r.Plan, r.Reserved} {
+		if got := t.Get(); got != nil {
+			return got
+		}
+	}
+	return &types100.Result{}
+}
+
+// args is the CNI_ARGS of ADD; what can not be read of them is left out.
+func (r stored) args() conflist.Args {
+	a, _ := conflist.ParseArgs(r.Args)
+	return a
+}
+
+func (r stored) subject() subject {
+	a := r.args()
+	s := subject{Attachment: r.Attachment, namespace: a["K8S_POD_NAMESPACE"], pod: a["K8S_POD_NAME"]}
+	for _, p := range addresses(r.told()) {
+		s.addresses = append(s.addresses, p.Addr())
+	}
+	return s
+}
+
+// addresses is a result's, with prefix length.
+func addresses(r *types100.Result) (out []netip.Prefix) {
+	for _, ip := range r.IPs {
+		if ip == nil {
+			continue
+		}
+		a, ok := netip.AddrFromSlice(ip.Address.IP)
+		bits, _ := ip.Address.Mask.Size()
+		if ok {
+			out = append(out, netip.PrefixFrom(a.Unmap(), bits))
+		}
+	}
+	return out
+}
+
+// ends is the interfaces that a result tells of; each is never nil.
+type ends struct{ bridge, host, pod *types100.Interface }
+
+// endsOf finds the interfaces of an attachment in a result: the pod's end has a
+// sandbox, and of the others the last is the host's end (spec 1.1.0, "ADD
+// Success": bridge, host, container, in the order the plugins list them).
+func endsOf(a delegates.Attachment, r *types100.Result) ends {
+	e := ends{&types100.Interface{}, &types100.Interface{}, &types100.Interface{}}
+	for _, i := range r.Interfaces {
+		switch {
+		case i == nil:
+		case i.Sandbox == "":
+			e.bridge, e.host = e.host, i
+		case i.Name == a.IfName:
+			e.pod = i
+		}
+	}
+	return e
+}

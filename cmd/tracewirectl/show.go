@@ -1,0 +1,376 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/spf13/cobra"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/trace/read"
+)
+
+func (c *command) show() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ATTACHMENT",
+		Short: "shows an attachment, recorded and live, side by side",
+		Long: `show tells what the record of an attachment says and what the kernel has of it, side by side. It looks into the
+pod's network namespace and so wants root.
+
+Exit codes: 0 both agree, 1 they differ or there is no such attachment, 2 it could not look.`,
+		Example: `  tracewirectl show default/web-0
+  tracewirectl show 1635e8 -o json
+  tracewirectl show podnet/1635e8:eth0
+  tracewirectl show 10.22.0.5`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := c.find(args[0])
+			if err != nil {
+				return err
+			}
+			v := c.view(r)
+			if c.asJSON() {
+				err = printJSON(cmd.OutOrStdout(), v)
+			} else {
+				err = c.print(cmd.OutOrStdout(), v)
+			}
+			switch {
+			case err != nil:
+				return err
+			case v.err != nil:
+				return fmt.Errorf("could not look at all of it: %w", v.err)
+			case v.Differs:
+				return errFindings
+			}
+			return nil
+		},
+	}
+}
+
+// find is the one record of a name. An attachment that is named in full and
+// has no record is looked for in the kernel alone.
+func (c *command) find(text string) (stored, error) {
+	n, err := named(text)
+	if err != nil {
+		return stored{}, err
+	}
+	p, err := c.places()
+	if err != nil {
+		return stored{}, err
+	}
+	all, err := records(p.state)
+	if err != nil {
+		return stored{}, err
+	}
+	byKey := map[delegates.Attachment]stored{}
+	var subjects []subject
+	for _, r := range all {
+		byKey[r.Attachment] = r
+		subjects = append(subjects, r.subject())
+	}
+	picked, err := n.pick(subjects)
+	switch {
+	case err != nil:
+		if r, ok := unrecorded(text); ok && len(picked) == 0 {
+			return r, nil
+		}
+		return stored{}, err
+	case len(picked) > 1:
+		return stored{}, n.ambiguous(picked)
+	}
+	return byKey[picked[0].Attachment], nil
+}
+
+// unrecorded is an attachment that only the kernel knows.
+func unrecorded(text string) (r stored, ok bool) {
+	network, rest, _ := strings.Cut(text, "/")
+	id, ifname, _ := strings.Cut(rest, ":")
+	r = stored{Record: cache.Record{State: cache.None}}
+	r.Attachment = delegates.Attachment{Network: network, ContainerID: id, IfName: ifname}
+	if network == "" || id == "" || ifname == "" {
+		return r, false
+	}
+	l := look(r, hostNames(r, ends{host: &types100.Interface{}}))
+	return r, l.host.Alias == veth.Alias(r.Attachment.String())
+}
+
+// hostNames is the names that the host end may have: the recorded one, and
+// those that follow from the attachment.
+func hostNames(r stored, e ends) []string {
+	names := veth.HostNames(r.Attachment.String())
+	if e.host.Name != "" {
+		return []string{e.host.Name}
+	}
+	return names[:]
+}
+
+// view is what show tells.
+type view struct {
+	Attachment string      `json:"attachment"`
+	Pod        string      `json:"pod,omitempty"`
+	State      cache.State `json:"state"`
+	Since      *time.Time  `json:"since,omitempty"`
+	Boot       string      `json:"boot,omitempty"` // this, earlier
+	Runtime    string      `json:"runtime,omitempty"`
+	NetNS      string      `json:"netns,omitempty"`
+	NetNSState string      `json:"netnsState,omitempty"`
+	Routes     []string    `json:"routes,omitempty"`
+	Phases     []phase     `json:"phases,omitempty"`
+	Path       string      `json:"path,omitempty"`
+	Bytes      int64       `json:"bytes,omitempty"`
+	Damaged    bool        `json:"damaged,omitempty"`
+	Compared   []compared  `json:"compared"`
+	Differs    bool        `json:"differs"`
+	NotSeen    string      `json:"notSeen,omitempty"` // what could not be looked at
+
+	err error
+}
+
+type phase struct {
+	Name  string        `json:"name"`
+	Nanos time.Duration `json:"nanos"`
+	Open  bool          `json:"open,omitempty"` // it did not end
+}
+
+// compared is one thing, recorded and live. Where the record does not tell, it
+// does not differ.
+type compared struct {
+	What    string `json:"what"`
+	Record  string `json:"record"`
+	Live    string `json:"live"`
+	Differs bool   `json:"differs"`
+}
+
+// view puts together what a record and the kernel tell.
+func (c *command) view(r stored) view {
+	e := endsOf(r.Attachment, r.told())
+	l := look(r, hostNames(r, e))
+	v := view{
+		Attachment: r.Attachment.String(), Pod: podName(r), State: r.State, Runtime: r.Runtime, NetNS: r.NetNS,
+		NetNSState: l.netns, Routes: routes(r.told()), Path: r.path, Bytes: r.Size, Damaged: r.Damaged,
+		Compared: compare(r, e, l), err: l.err,
+	}
+	if !r.Began.IsZero() {
+		began := r.Began.In(c.zone)
+		v.Since = &began
+	}
+	if v.Boot = "earlier"; r.Boot == c.boot {
+		v.Boot = "this"
+	} else if r.Boot == "" {
+		v.Boot = ""
+	}
+	for _, p := range r.Phases() {
+		v.Phases = append(v.Phases, phase{p.Name, max(0, p.End-p.Begin), p.End == 0})
+	}
+	for _, x := range v.Compared {
+		v.Differs = v.Differs || x.Differs
+	}
+	if l.err != nil {
+		v.NotSeen = l.err.Error()
+	}
+	return v
+}
+
+func podName(r stored) string {
+	s := r.subject()
+	if s.pod == "" {
+		return ""
+	}
+	return s.namespace + "/" + s.pod
+}
+
+func routes(r *types100.Result) (out []string) {
+	for _, x := range r.Routes {
+		if x == nil {
+			continue
+		}
+		text := x.Dst.String()
+		if x.GW != nil {
+			text += " via " + x.GW.String()
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// compare sets what was recorded beside what is live.
+func compare(r stored, e ends, l live) (out []compared) {
+	row := func(what, record, live string) {
+		out = append(out, compared{what, record, live, record != "" && record != live && live != unseen})
+	}
+	host, pod := seen(l.host), seen(l.pod)
+	if l.err != nil && l.netns == "" {
+		pod = func(string) string { return unseen }
+	}
+	mark := ""
+	if e.host.Name != "" || r.State == cache.None {
+		mark = "of this attachment"
+	}
+	row("namespace", cookie(r.Cookie), namespace(l))
+	row("host end", e.host.Name, host(l.host.Name))
+	row("  alias", mark, host(alias(r, l.host)))
+	row("  port of", e.bridge.Name, host(l.bridge))
+	row("  state", known(e.host, "up"), host(updown(l.host.Up)))
+	row("  MTU", number(uint64(e.host.Mtu)), host(number(uint64(l.host.MTU))))
+	row("  MAC", e.host.Mac, host(l.host.MAC.String()))
+	row("pod end", e.pod.Name, pod(l.pod.Name))
+	row("  state", known(e.pod, "up"), pod(updown(l.pod.Up)))
+	row("  MTU", number(uint64(e.pod.Mtu)), pod(number(uint64(l.pod.MTU))))
+	row("  MAC", e.pod.Mac, pod(l.pod.MAC.String()))
+	for _, a := range addresses(r.told()) {
+		row("  address", a.String(), pod(present(l, a)))
+	}
+	return out
+}
+
+// The words for what is not there and for what could not be looked at.
+const (
+	none   = "none"
+	unseen = "?"
+)
+
+// seen makes an interface's values none where there is no interface.
+func seen(l veth.Link) func(string) string {
+	return func(s string) string {
+		if l.Name == "" || s == "" {
+			return none
+		}
+		return s
+	}
+}
+
+func present(l live, a netip.Prefix) string {
+	if l.present[a] {
+		return a.String()
+	}
+	return none
+}
+
+// namespace is its cookie, or why there is none.
+func namespace(l live) string {
+	switch l.netns {
+	case nsThere, nsAnother:
+		return cookie(l.cookie)
+	case nsMissing:
+		return none
+	}
+	return unseen
+}
+
+// alias tells whose the host end is.
+func alias(r stored, l veth.Link) string {
+	if l.Alias == veth.Alias(r.Attachment.String()) {
+		return "of this attachment"
+	}
+	return l.Alias
+}
+
+// known is a word of an interface that the record tells of.
+func known(i *types100.Interface, word string) string {
+	if i.Name == "" {
+		return ""
+	}
+	return word
+}
+
+func updown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
+}
+
+// cookie names a network namespace, which has no other name of its own.
+func cookie(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return "cookie " + number(n)
+}
+
+// number is a value of which 0 means that it is not known.
+func number(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// print writes the view: what is told once, then the comparison.
+func (c *command) print(w io.Writer, v view) error {
+	told := &grid{columns: []column{{}, {least: 30}}}
+	var rows [][]cell
+	for _, t := range c.told(v) {
+		if t[1] != "" {
+			rows = append(rows, []cell{{text: t[0], colour: dim}, {text: t[1]}})
+		}
+	}
+	told.fit(rows, c.width())
+	if err := c.write(w, told, rows, false); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, "\n"); err != nil {
+		return err
+	}
+	side := &grid{columns: []column{{head: " "}, {head: "RECORD", least: 20}, {head: "LIVE", least: 20}}}
+	rows = nil
+	for _, x := range v.Compared {
+		k := plain
+		if x.Differs {
+			k = red
+		}
+		rows = append(rows, []cell{{text: x.What}, {text: x.Record}, {text: x.Live, colour: k}})
+	}
+	side.fit(rows, c.width())
+	return c.write(w, side, rows, true)
+}
+
+func (c *command) told(v view) [][2]string {
+	since, record := string(v.State), v.Path
+	if v.Since != nil {
+		since += fmt.Sprintf(", since %s (%s)", v.Since.Format(time.DateTime), ago(c.now().Sub(*v.Since)))
+	}
+	if v.Boot == "earlier" {
+		since += ", of an earlier boot"
+	}
+	if v.Damaged {
+		record += " (damaged)"
+	}
+	netns := v.NetNS
+	if v.NetNSState != "" {
+		netns += " (" + v.NetNSState + ")"
+	}
+	var phases []string
+	for _, p := range v.Phases {
+		took := read.Human(p.Nanos)
+		if p.Open {
+			took = "did not end"
+		}
+		phases = append(phases, p.Name+" "+took)
+	}
+	return [][2]string{
+		{"attachment", v.Attachment}, {"pod", v.Pod}, {"state", since}, {"runtime", v.Runtime}, {"namespace", netns},
+		{"routes", strings.Join(v.Routes, ", ")}, {"phases", strings.Join(phases, ", ")}, {"record", record},
+	}
+}
+
+// ago is an age in its two largest units.
+func ago(d time.Duration) string {
+	d = max(0, d)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds ago", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%dm ago", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh ago", int(d.Hours())/24, int(d.Hours())%24)
+}

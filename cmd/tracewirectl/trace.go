@@ -1,0 +1,245 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace/read"
+)
+
+func (c *command) trace() *cobra.Command {
+	var last int
+	cmd := &cobra.Command{
+		Use:   "trace [ATTACHMENT | TRACE_ID]",
+		Short: "draws operations as waterfalls, from the spool",
+		Long: `trace draws the last operation on this node, or on one attachment, as a waterfall: a line a span, with a bar
+that is to scale with the whole. TRACE_ID, or the begin of one, draws every operation of that trace.`,
+		Example: `  tracewirectl trace
+  tracewirectl trace default/web-0 --last 3
+  tracewirectl trace 10.22.0.5
+  tracewirectl trace 4eb491f3aa000cc2ad650e7b79685ef2 -o json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if last < 1 {
+				return fmt.Errorf("--last is at least 1, not %d", last)
+			}
+			p, err := c.places()
+			if err != nil {
+				return err
+			}
+			s := spools{dirs: p.spool}
+			ops, err := s.choose(args, last, cmd.Flags().Changed("last"))
+			if err != nil {
+				return err
+			}
+			s.resolve(ops)
+			if s.torn > 0 {
+				c.complain(fmt.Errorf("%d lines of the spool can not be read", s.torn))
+			}
+			return c.draw(cmd.OutOrStdout(), ops)
+		},
+	}
+	cmd.Flags().IntVar(&last, "last", 1, "how many operations, oldest first")
+	return cmd
+}
+
+// draw writes the operations, oldest first.
+func (c *command) draw(w io.Writer, ops []read.Operation) error {
+	if c.asJSON() {
+		return printJSON(w, ops)
+	}
+	for i, o := range ops {
+		if i > 0 {
+			if _, err := io.WriteString(w, "\n"); err != nil {
+				return err
+			}
+		}
+		o.Root.Start = o.Root.Start.In(c.zone)
+		if err := read.Waterfall(w, o, c.width(), c.coloured()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spools is the spools of this node, read as one.
+type spools struct {
+	dirs []string
+	torn int // lines that could not be read, in the pass that met most
+}
+
+// newest hands on operations, from each spool's newest back, until each
+// returns false for that spool. A spool that is not there is empty.
+func (s *spools) newest(each func(dir int, o read.Operation) bool) error {
+	torn := 0
+	for i, dir := range s.dirs {
+		n, err := read.Newest(dir, func(o read.Operation) bool { return each(i, o) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		torn += n
+	}
+	s.torn = max(s.torn, torn)
+	return nil
+}
+
+// choose is the operations that the command line asks for, oldest first. Of a
+// trace that is all of them, unless a number was asked for.
+func (s *spools) choose(args []string, last int, counted bool) ([]read.Operation, error) {
+	if len(args) == 0 {
+		return s.take(last, func(read.Operation) bool { return true })
+	}
+	if isTraceID(args[0]) {
+		ops, err := s.ofTrace(args[0], last, counted)
+		if len(ops) > 0 || err != nil {
+			return ops, err
+		}
+	}
+	fits, err := s.ofAttachment(args[0])
+	if err != nil {
+		return nil, err
+	}
+	return s.take(last, fits)
+}
+
+// traceDigits is how many digits of a trace id history shows.
+const traceDigits = 8
+
+func isTraceID(s string) bool {
+	return len(s) >= traceDigits && len(s) <= 32 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// ofTrace is the operations of the trace whose id begins so.
+func (s *spools) ofTrace(id string, last int, counted bool) ([]read.Operation, error) {
+	if !counted {
+		last = 1 << 30
+	}
+	ops, err := s.take(last, func(o read.Operation) bool { return strings.HasPrefix(o.Root.TraceID, id) })
+	if errors.Is(err, errNothing) {
+		return nil, nil
+	}
+	for _, o := range ops {
+		if o.Root.TraceID != ops[0].Root.TraceID {
+			return nil, fmt.Errorf("%s is ambiguous: traces %s, %s", id, ops[0].Root.TraceID, o.Root.TraceID)
+		}
+	}
+	return ops, err
+}
+
+// take is the last operations that fit, oldest first.
+func (s *spools) take(last int, fits func(read.Operation) bool) (ops []read.Operation, err error) {
+	taken := make([]int, len(s.dirs))
+	err = s.newest(func(dir int, o read.Operation) bool {
+		if fits(o) {
+			ops = append(ops, o)
+			taken[dir]++
+		}
+		return taken[dir] < last
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(ops) == 0 {
+		return nil, fmt.Errorf("%w: no operation in %s", errNothing, strings.Join(s.dirs, ", "))
+	}
+	slices.SortStableFunc(ops, func(a, b read.Operation) int {
+		return cmp.Or(a.Root.Start.Compare(b.Root.Start), a.Root.End.Compare(b.Root.End))
+	})
+	return ops[max(0, len(ops)-last):], nil
+}
+
+// ofAttachment tells which operations are on the attachments of a name.
+func (s *spools) ofAttachment(text string) (func(read.Operation) bool, error) {
+	n, err := named(text)
+	if err != nil {
+		return nil, err
+	}
+	known := map[delegates.Attachment]*subject{}
+	var all []subject
+	err = s.newest(func(_ int, o read.Operation) bool {
+		if sub := subjectOf(o.Entry()); known[sub.Attachment] != nil {
+			known[sub.Attachment].add(sub)
+		} else if sub.ContainerID != "" {
+			known[sub.Attachment] = &sub
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range known {
+		all = append(all, *sub)
+	}
+	picked, err := n.pick(all)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[delegates.Attachment]bool{}
+	for _, sub := range picked {
+		wanted[sub.Attachment] = true
+	}
+	return func(o read.Operation) bool { return wanted[subjectOf(o.Entry()).Attachment] }, nil
+}
+
+// resolve says of each link what it links to, where the spool still has it.
+func (s *spools) resolve(ops []read.Operation) {
+	targets := map[string]read.Operation{} // by span id; empty until found
+	missing := 0
+	for _, o := range ops {
+		o.Root.Walk(func(_ int, n read.Node) {
+			for _, l := range n.Links {
+				if _, asked := targets[l.SpanID]; !asked {
+					targets[l.SpanID] = read.Operation{}
+					missing++
+				}
+			}
+		})
+	}
+	if missing == 0 {
+		return
+	}
+	_ = s.newest(func(_ int, o read.Operation) bool { // a link without a target is drawn as it is
+		if t, asked := targets[o.Root.SpanID]; asked && t.Root.SpanID == "" {
+			targets[o.Root.SpanID] = o
+			missing--
+		}
+		return missing > 0
+	})
+	for i := range ops {
+		aim(&ops[i].Root, ops[i].Root, targets)
+	}
+}
+
+// aim fills the targets of the links of a node and of all below it.
+func aim(n *read.Node, root read.Node, targets map[string]read.Operation) {
+	for i, l := range n.Links {
+		if t := targets[l.SpanID]; t.Root.TraceID == l.TraceID {
+			n.Links[i].Target = target(root, t)
+		}
+	}
+	for i := range n.Children {
+		aim(&n.Children[i], root, targets)
+	}
+}
+
+// target is what an operation is for one that links to it: "ADD of
+// podnet/1635e8:eth0, 2.50 s before".
+func target(from read.Node, to read.Operation) string {
+	e := to.Entry()
+	text := e.Command
+	if a := read.ShortAttachment(e); a != "" {
+		text += " of " + a
+	}
+	if d := from.Start.Sub(e.Time); d > 0 {
+		text += ", " + read.Human(d) + " before"
+	}
+	return text
+}

@@ -1,0 +1,105 @@
+//go:build linux
+
+package attach
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Exec runs plugins for libcni and keeps what each call said. The child starts
+// from the calling goroutine's thread, and so in its network namespace.
+type Exec struct {
+	invoke.DefaultExec
+
+	mu    sync.Mutex
+	calls []Call
+}
+
+func newExec() *Exec {
+	return &Exec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}}
+}
+
+// Call is one run of a plugin.
+type Call struct {
+	Plugin         string // name of the executable
+	Stdout, Stderr []byte
+	Exit           int // -1 when a signal ended it
+	Took           time.Duration
+}
+
+// ExecPlugin implements invoke.Exec. The error of a plugin that answered with
+// one is a *types.Error.
+func (e *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+	var out, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &out, &stderr
+	start := time.Now()
+	err := cmd.Run()
+	c := Call{Plugin: filepath.Base(path), Stdout: out.Bytes(), Stderr: stderr.Bytes(), Took: time.Since(start)}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return nil, err
+	}
+	c.Exit = cmd.ProcessState.ExitCode()
+	e.mu.Lock()
+	e.calls = append(e.calls, c)
+	e.mu.Unlock()
+	if c.Exit == 0 {
+		return c.Stdout, nil
+	}
+	return nil, c.Err()
+}
+
+// Calls is what was run since the last time it was asked.
+func (e *Exec) Calls() []Call {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	calls := e.calls
+	e.calls = nil
+	return calls
+}
+
+// Err is the error that the plugin answered with; nil when it exited with 0.
+func (c Call) Err() error {
+	if c.Exit == 0 {
+		return nil
+	}
+	var answer types.Error
+	if err := json.Unmarshal(c.Stdout, &answer); err != nil {
+		return fmt.Errorf("%s exited with %d, stdout %q, stderr %q", c.Plugin, c.Exit, c.Stdout, c.Stderr)
+	}
+	return &answer
+}
+
+// Sound tells what is wrong with the form of an answer: standard output holds
+// one JSON document or, on success, nothing; an error has code and msg, and
+// exits with 1.
+func (c Call) Sound() error {
+	out := bytes.TrimSpace(c.Stdout)
+	if c.Exit == 0 && len(out) == 0 {
+		return nil
+	}
+	var answer struct {
+		CNIVersion string
+		Code       uint
+		Msg        string
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return fmt.Errorf("%s exited with %d and standard output is not one JSON document: %w: %q", c.Plugin, c.Exit, err, out)
+	}
+	if failed := answer.Code != 0 && answer.Msg != ""; c.Exit != 0 && (c.Exit != 1 || !failed) || c.Exit == 0 && failed {
+		return fmt.Errorf("%s exited with %d and answered %s", c.Plugin, c.Exit, out)
+	}
+	return nil
+}

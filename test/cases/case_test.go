@@ -1,0 +1,376 @@
+//go:build linux
+
+// Package cases runs whole cases of a container's life against the built
+// plugin, through libcni. A case is a folder:
+//
+//	in.conflist  the configuration list; @DIR@ is the case's own folder
+//	steps        what happens, one step a line; its first lines say why
+//	result.json  what the last ADD of each attachment answered
+//	spans.txt    the span trees of all operations
+//	kernel.txt   what the kernel had after the last ADD that succeeded
+//
+// The last three are written anew by `-update`: read what changed. Every case
+// ends with nothing left: no interface but bridges, no reservation, no record.
+package cases
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
+)
+
+var update = flag.Bool("update", false, "write the expectations of the cases anew")
+
+// TestCases runs every folder that has steps.
+func TestCases(t *testing.T) {
+	folders, err := filepath.Glob("*/steps")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, f := range folders {
+		folder := filepath.Dir(f)
+		t.Run(folder, func(t *testing.T) { run(t, folder) })
+	}
+}
+
+func run(t *testing.T, folder string) {
+	lines := readLines(t, filepath.Join(folder, "steps"))
+	c := &story{Node: node(t), folder: folder, results: map[string]types.Result{}}
+	c.load(t, "in.conflist")
+	for i, line := range lines {
+		word, rest, _ := strings.Cut(line, " ")
+		if word == "expect-error" {
+			continue
+		}
+		want := ""
+		if i+1 < len(lines) {
+			want, _ = strings.CutPrefix(lines[i+1], "expect-error ")
+			if want == lines[i+1] {
+				want = ""
+			}
+		}
+		c.step(t, line, word, strings.Fields(rest), want)
+	}
+	c.compare(t)
+	nothingLeft(t, c.Node)
+	told(t, c.Node, c.ran)
+}
+
+// node is a fresh node in a network namespace of the test's own.
+func node(t *testing.T) *attach.Node {
+	t.Helper()
+	bin, reference := os.Getenv("TRACEWIRE_BIN"), os.Getenv("TRACEWIRE_REFERENCE")
+	if bin == "" || reference == "" {
+		t.Skip("needs the program tracewire: run make test")
+	}
+	netns.Enter(t)
+	n, err := attach.NewNode(t.TempDir(), bin, reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+// readLines is a file's lines without comments and blank ones.
+func readLines(t *testing.T, path string) (lines []string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// story is a case as it runs.
+type story struct {
+	*attach.Node
+	folder  string
+	results map[string]types.Result // by attachment
+	kernel  string
+	ran     int // times that our plugin was run
+}
+
+func (c *story) load(t *testing.T, name string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(c.folder, name))
+	if err == nil {
+		err = c.Load(b)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// stepTime bounds one step.
+const stepTime = 20 * time.Second
+
+// verbs is what a line of steps may begin with.
+var verbs = map[string]func(*story, context.Context, *testing.T, []string) error{
+	"add":        (*story).add,
+	"check":      (*story).check,
+	"del":        (*story).del,
+	"raw":        (*story).raw,
+	"ping":       (*story).ping,
+	"no-ping":    (*story).noPing,
+	"tcp":        (*story).tcp,
+	"link":       (*story).link,
+	"conf":       (*story).conf,
+	"forget":     (*story).forget,
+	"needs":      (*story).needs,
+	"netns-del":  (*story).netnsDel,
+	"netns-file": (*story).netnsFile,
+	"netns-dir":  (*story).netnsDir,
+}
+
+func (c *story) step(t *testing.T, line, verb string, args []string, want string) {
+	t.Helper()
+	do, ok := verbs[verb]
+	if !ok {
+		t.Fatalf("%s: no such step", line)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+	defer cancel()
+	before, errBefore := c.Left()
+	err := do(c, ctx, t, args)
+	if problem := expected(err, want, c.Normal); problem != nil {
+		t.Fatalf("%s: %v", line, problem)
+	}
+	if verb == "add" && want != "" {
+		after, errAfter := c.Left()
+		if diff := cmp.Diff(before, after); diff != "" || errBefore != nil || errAfter != nil {
+			t.Errorf("%s: a failed ADD left or took something: -before +after:\n%s%v%v", line, diff, errBefore, errAfter)
+		}
+	}
+	for _, call := range c.Exec.Calls() {
+		if call.Plugin != "tracewire" {
+			continue
+		}
+		c.ran++
+		if err := call.Sound(); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// expected compares a step's error with "CODE part of the message".
+func expected(err error, want string, normal func(string) string) error {
+	if want == "" || err == nil {
+		if want != "" {
+			return fmt.Errorf("no error, want %s", want)
+		}
+		return err
+	}
+	number, text, _ := strings.Cut(want, " ")
+	code, bad := strconv.ParseUint(number, 10, 32)
+	if bad != nil {
+		return bad
+	}
+	var answer *types.Error
+	if !errors.As(err, &answer) || answer.Code != uint(code) || !strings.Contains(normal(answer.Msg), text) {
+		return fmt.Errorf("want code %d with %q, got %s", code, text, describe(err))
+	}
+	return nil
+}
+
+func describe(err error) string {
+	var answer *types.Error
+	if errors.As(err, &answer) {
+		return fmt.Sprintf("code %d: %s; %s", answer.Code, answer.Msg, answer.Details)
+	}
+	return err.Error()
+}
+
+func (c *story) compare(t *testing.T) {
+	t.Helper()
+	spans, err := c.Spans()
+	if err != nil {
+		t.Error(err)
+	}
+	results, err := attach.Indent(c.results)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range []struct{ name, got string }{
+		{"result.json", c.Normal(results)}, {"spans.txt", spans}, {"kernel.txt", c.kernel},
+	} {
+		path := filepath.Join(c.folder, e.name)
+		if *update {
+			if err := os.WriteFile(path, []byte(e.got), 0o644); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(e.got, "\n")); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", e.name, diff)
+		}
+	}
+}
+
+// nothingLeft is what holds at the end of every case.
+func nothingLeft(t *testing.T, n *attach.Node) {
+	t.Helper()
+	if left, err := n.Left(); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, error %v", left, err)
+	}
+}
+
+// told is what holds of the telemetry: one operation in the spool a run.
+func told(t *testing.T, n *attach.Node, ran int) {
+	t.Helper()
+	if ops, err := n.Operations(); err != nil || len(ops) != ran {
+		t.Errorf("the spool has %d operations, error %v; the plugin ran %d times", len(ops), err, ran)
+	}
+}
+
+// attachment reads "CONTAINER IFNAME POD [args=K=V;K=V] [cap=JSON]". POD "-" is
+// an empty CNI_NETNS.
+func (c *story) attachment(t *testing.T, args []string) attach.Attachment {
+	t.Helper()
+	if len(args) < 3 {
+		t.Fatal("want CONTAINER IFNAME POD")
+	}
+	a := attach.Attachment{ContainerID: args[0], IfName: args[1]}
+	if pod := args[2]; pod != "-" {
+		a.NetNS = c.PodPath(pod)
+	}
+	for _, more := range args[3:] {
+		key, value, _ := strings.Cut(more, "=")
+		switch key {
+		case "args":
+			for pair := range strings.SplitSeq(value, ";") {
+				k, v, _ := strings.Cut(pair, "=")
+				a.Args = append(a.Args, [2]string{k, v})
+			}
+		case "cap":
+			if err := json.Unmarshal([]byte(value), &a.Capabilities); err != nil {
+				t.Fatalf("%s: %v", more, err)
+			}
+		default:
+			t.Fatalf("%s: want args= or cap=", more)
+		}
+	}
+	return a
+}
+
+func (c *story) add(ctx context.Context, t *testing.T, args []string) error {
+	a := c.attachment(t, args)
+	if args[2] != "-" && !exists(a.NetNS) {
+		if _, err := c.Pod(args[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := c.Add(ctx, a)
+	if err != nil {
+		return err
+	}
+	c.results[a.ContainerID+" "+a.IfName] = r
+	c.kernel, err = c.Kernel()
+	return err
+}
+
+func (c *story) check(ctx context.Context, t *testing.T, args []string) error {
+	return c.Check(ctx, c.attachment(t, args))
+}
+
+func (c *story) del(ctx context.Context, t *testing.T, args []string) error {
+	return c.Del(ctx, c.attachment(t, args))
+}
+
+// raw runs our plugin alone, without a prevResult: "raw DEL c1 eth0 pod1".
+func (c *story) raw(ctx context.Context, t *testing.T, args []string) error {
+	_, err := c.Raw(ctx, args[0], c.attachment(t, args[1:]))
+	return err
+}
+
+// ping sends from a pod, or the host, to an address: "ping pod1 10.77.0.1".
+func (c *story) ping(_ context.Context, _ *testing.T, args []string) error {
+	return c.Ping(args[0], args[1])
+}
+
+// noPing is a ping that must stay without answer: "no-ping pod1 10.77.0.3".
+func (c *story) noPing(_ context.Context, t *testing.T, args []string) error {
+	if c.PingFor(args[0], args[1], 300*time.Millisecond) == nil {
+		t.Errorf("%s reaches %s", args[0], args[1])
+	}
+	return nil
+}
+
+// tcp connects from one pod, or the host, to an address and port behind which
+// another pod listens: "tcp pod2 10.77.0.1:18080 pod1 :80".
+func (c *story) tcp(_ context.Context, t *testing.T, args []string) error {
+	answer, err := c.TCP(args[0], args[1], args[2], args[3])
+	if want := args[2] + " heard: hello from " + args[0] + "\n"; err == nil && answer != want {
+		t.Errorf("got %q, want %q", answer, want)
+	}
+	return err
+}
+
+// conf changes the configuration list: "conf changed.conflist".
+func (c *story) conf(_ context.Context, t *testing.T, args []string) error {
+	c.load(t, args[0])
+	return nil
+}
+
+// forget removes what libcni keeps of an attachment: "forget c1 eth0".
+func (c *story) forget(_ context.Context, _ *testing.T, args []string) error {
+	return os.Remove(filepath.Join(c.Dir, "cache", "results", c.Network()+"-"+args[0]+"-"+args[1]))
+}
+
+// needs skips the case where a program is missing: "needs nft".
+func (c *story) needs(_ context.Context, t *testing.T, args []string) error {
+	if _, err := exec.LookPath(args[0]); err != nil {
+		t.Skip("needs the program " + args[0])
+	}
+	return nil
+}
+
+// netnsDel ends a pod: its namespace and its path are gone.
+func (c *story) netnsDel(_ context.Context, _ *testing.T, args []string) error {
+	return c.RemovePod(args[0])
+}
+
+// netnsFile leaves a plain file where a pod's namespace was.
+func (c *story) netnsFile(_ context.Context, _ *testing.T, args []string) error {
+	if err := c.RemovePod(args[0]); err != nil {
+		return err
+	}
+	return os.WriteFile(c.PodPath(args[0]), nil, 0o644)
+}
+
+// netnsDir leaves a folder where a pod's namespace was.
+func (c *story) netnsDir(_ context.Context, _ *testing.T, args []string) error {
+	if err := c.RemovePod(args[0]); err != nil {
+		return err
+	}
+	return os.Mkdir(c.PodPath(args[0]), 0o755)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
