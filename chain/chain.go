@@ -20,6 +20,8 @@ var (
 	ErrAttached = errors.New("attachment exists")
 	// ErrNoAddress marks an IPAM plugin that answered without an address.
 	ErrNoAddress = errors.New("IPAM gave no address")
+	// ErrVersion marks a result that the version asked for can not hold.
+	ErrVersion = errors.New("result can not be given in the version asked for")
 	// ErrUndone marks an undo that did not end: the record stays, for DEL.
 	ErrUndone = errors.New("undo incomplete")
 )
@@ -179,7 +181,7 @@ func (c *Chain) lease(ctx context.Context, s Steps, call delegates.Call) (*types
 
 func (c *Chain) commit(r *types100.Result) error {
 	if err := c.Accept(r); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrVersion, err)
 	}
 	if err := c.journal.Result(r); err != nil || c.Sync != "always" {
 		return err

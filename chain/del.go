@@ -42,7 +42,7 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 	}
 	call.Made = r.Made(c.Boot)
 	if !call.Made.Known {
-		call.Before, _ = delegates.Previous(call.Prev) // one that can not be read tells nothing
+		call.Before = delegates.Salvage(call.Prev)
 	}
 	steps, err := c.Build(call.Conf, call.Args)
 	if err != nil {

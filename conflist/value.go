@@ -52,11 +52,6 @@ func (v *Value) Add(err error) {
 	}
 }
 
-// Beside is a value from elsewhere whose errors are the document's.
-func (v *Value) Beside(path string, raw json.RawMessage) *Value {
-	return &Value{Path: path, Raw: raw, errs: v.errs}
-}
-
 // Given tells that the key is there and not null.
 func (v *Value) Given() bool { return len(v.Raw) > 0 && string(v.Raw) != "null" }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/tracewire/tracewire/trace"
 )
 
 // Attachment names one interface of one container on one network. It is the
@@ -48,6 +50,14 @@ type Call struct {
 	Journal Journal
 }
 
+// Watcher is the journal as what watches phases; nil where there is none.
+func (c Call) Watcher() trace.Watcher {
+	if c.Journal == nil {
+		return nil
+	}
+	return c.Journal
+}
+
 // Made is what an attachment's record says that its ADD made.
 type Made struct {
 	Known    bool   // a record was found
@@ -57,6 +67,8 @@ type Made struct {
 	Result *types100.Result
 	// Reserved is what IPAM gave; nil when the record ends before that line.
 	Reserved *types100.Result
+	// Asked tells that an executed IPAM plugin was run, whether it answered or not.
+	Asked bool
 }
 
 // Journal is the part of an attachment's record that a step writes.
@@ -69,8 +81,7 @@ type Journal interface {
 	// Sync makes all lines so far outlive a power cut.
 	Sync() error
 	// Begin and End write down the phases.
-	Begin(phase string) error
-	End(phase string) error
+	trace.Watcher
 }
 
 // Delegate is one step of an attachment: it adds to the result, and takes

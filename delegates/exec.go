@@ -32,6 +32,9 @@ const (
 	maxQuoted = 256     // bytes of an answer quoted in an error
 )
 
+// ExecPhase is the phase in which a delegated plugin's executable runs.
+const ExecPhase = "exec"
+
 // Plugin is a step that a delegated plugin's executable does (CNI spec 1.1.0,
 // section 4).
 type Plugin struct{ Type string }
@@ -65,8 +68,12 @@ func (p Plugin) Add(ctx context.Context, c Call) (*types100.Result, error) {
 	return r, nil
 }
 
-// Del implements Delegate.
+// Del implements Delegate. A plugin that ADD never came to run has nothing to
+// take back, and may not even be there.
 func (p Plugin) Del(ctx context.Context, c Call) error {
+	if c.Made.Known && !c.Made.Asked {
+		return nil
+	}
 	_, err := p.run(ctx, "DEL", c)
 	return err
 }
@@ -91,11 +98,11 @@ func (p Plugin) run(ctx context.Context, verb string, c Call) (out []byte, err e
 	if err != nil {
 		return nil, p.failed("configuration: %w", err)
 	}
-	err = trace.Run(ctx, "exec", func(ctx context.Context) error {
+	err = trace.Rows(ctx, c.Watcher(), trace.Row{Name: ExecPhase, Do: func(ctx context.Context) error {
 		trace.Set(ctx, trace.KeyPlugin.String(path))
 		out, err = p.exec(ctx, path, environ(ctx, verb, c), conf)
 		return err
-	})
+	}})
 	return out, err
 }
 

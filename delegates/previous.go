@@ -3,14 +3,19 @@ package delegates
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"errors"
+	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
+// errNull marks a result with an entry that is null: the types package would
+// take it for a real one.
+var errNull = errors.New("has an entry that is null")
+
 // Previous reads a prevResult of any version into the current form. It is nil
-// for an absent or null one; entries that are null are left out.
+// for an absent or null one.
 func Previous(raw json.RawMessage) (*types100.Result, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -19,24 +24,31 @@ func Previous(raw json.RawMessage) (*types100.Result, error) {
 		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, fmt.Errorf("prevResult: %w", err)
+		return nil, err
 	}
-	r, err := Result(head.CNIVersion, raw)
-	if err != nil {
-		return nil, fmt.Errorf("prevResult: %w", err)
-	}
-	return r, nil
+	return Result(head.CNIVersion, raw)
 }
 
-// Result reads a result of a CNI version into the current form. Entries that
-// are null, which the types package takes for real ones, are left out.
+// Salvage reads what can be read of a prevResult; nil when that is nothing. DEL
+// has to go on with it.
+func Salvage(raw json.RawMessage) *types100.Result {
+	r, err := Previous(raw)
+	if errors.Is(err, errNull) {
+		r, err = Previous(withoutNulls(raw))
+	}
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
+// Result reads a result of a CNI version into the current form.
 func Result(version string, raw []byte) (*types100.Result, error) {
 	if version == "" {
 		version = types100.ImplementedSpecVersion
 	}
-	raw, err := withoutNulls(raw)
-	if err != nil {
-		return nil, err
+	if !bytes.Equal(withoutNulls(raw), raw) {
+		return nil, errNull
 	}
 	r, err := create.Create(version, raw)
 	if err != nil {
@@ -45,14 +57,12 @@ func Result(version string, raw []byte) (*types100.Result, error) {
 	return types100.NewResultFromResult(r)
 }
 
-// withoutNulls drops null entries from a result's lists.
-func withoutNulls(raw []byte) ([]byte, error) {
-	if !bytes.Contains(raw, []byte("null")) {
-		return raw, nil
-	}
+// withoutNulls drops null entries from a result's lists; raw itself where
+// there are none.
+func withoutNulls(raw []byte) []byte {
 	var m map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &m); err != nil {
-		return nil, err
+	if !bytes.Contains(raw, []byte("null")) || json.Unmarshal(raw, &m) != nil {
+		return raw
 	}
 	changed := false
 	for _, key := range []string{"interfaces", "ips", "routes"} {
@@ -60,19 +70,15 @@ func withoutNulls(raw []byte) ([]byte, error) {
 		if json.Unmarshal(m[key], &list) != nil {
 			continue
 		}
-		kept := make([]json.RawMessage, 0, len(list))
-		for _, e := range list {
-			if e != nil {
-				kept = append(kept, *e)
-			}
-		}
+		kept := slices.DeleteFunc(slices.Clone(list), func(e *json.RawMessage) bool { return e == nil })
 		if len(kept) < len(list) {
 			m[key], _ = json.Marshal(kept) // raw messages that were just read
 			changed = true
 		}
 	}
 	if !changed {
-		return raw, nil
+		return raw
 	}
-	return json.Marshal(m)
+	b, _ := json.Marshal(m)
+	return b
 }

@@ -95,6 +95,7 @@ func (r *Record) Made(boot string) delegates.Made {
 	if m.Result == nil {
 		m.Result = r.Plan.Get()
 	}
+	m.Asked = m.Reserved != nil || slices.ContainsFunc(r.Phases(), func(p Phase) bool { return p.Name == delegates.ExecPhase })
 	return m
 }
 
@@ -206,15 +207,28 @@ func (r *Record) become(s State) {
 	}
 }
 
-// Phases is the phases of the operation that wrote last, in order.
+// Phases is the phases of the operation that wrote last, in the order they
+// began.
 func (r *Record) Phases() (out []Phase) {
 	for _, body := range r.phases {
 		e, err := decode(body)
-		if n := len(out); err == nil && e.Kind == "end" && n > 0 && out[n-1].Name == e.Phase {
-			out[n-1].End = time.Duration(e.After)
-		} else if err == nil && e.Kind == "begin" {
+		switch {
+		case err != nil:
+		case e.Kind == "begin":
 			out = append(out, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
+		default:
+			end(out, e)
 		}
 	}
 	return out
+}
+
+// end closes the last phase of that name that is open.
+func end(phases []Phase, e entry) {
+	for i := len(phases) - 1; i >= 0; i-- {
+		if p := &phases[i]; p.Name == e.Phase && p.End == 0 {
+			p.End = time.Duration(e.After)
+			return
+		}
+	}
 }

@@ -100,7 +100,7 @@ func (j *Journal) Begin(phase string) error { return j.write(entry{Kind: "begin"
 // two phases nothing happens that could be lost.
 func (j *Journal) End(phase string) error {
 	line, err := j.line(entry{Kind: "end", Phase: phase})
-	j.ended = line
+	j.ended = append(j.ended, line...)
 	return err
 }
 
@@ -140,10 +140,15 @@ func (j *Journal) line(e entry) ([]byte, error) {
 	now := time.Now()
 	e.At, e.After = now.UnixNano(), now.Sub(j.start).Nanoseconds()
 	b, err := encode(e)
-	if err == nil {
+	if err != nil {
+		return nil, err
+	}
+	if body, _ := whole(b); isPhase(body) {
+		j.record.phases = append(j.record.phases, body)
+	} else {
 		j.record.apply(e)
 	}
-	return b, err
+	return b, nil
 }
 
 // write appends an entry in one write. A short one, on a full disk, is undone.

@@ -51,6 +51,7 @@ var border = []struct {
 	{is(bridge.ErrConflict), codes.Conflict},
 	{is(veth.ErrDuplicate), codes.Duplicate},
 	{is(veth.ErrPort), codes.Port},
+	{is(chain.ErrVersion), codes.Version},
 	{is(chain.ErrNoAddress), codes.Plugin},
 	{is(delegates.ErrPlugin), codes.Plugin},
 	{isA[*fs.PathError], codes.IO},

@@ -157,8 +157,8 @@ func (o *operation) del(ctx context.Context, a *skel.CmdArgs) error {
 	if err := errors.Join(o.netErr, o.argsErr); err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
-	if _, err := os.Stat(a.Netns); err != nil {
-		o.root.SetAttributes(trace.KeyNetNSState.String("missing"))
+	if state := veth.StateOf(a.Netns); state != "" {
+		o.root.SetAttributes(trace.KeyNetNSState.String(state))
 	}
 	o.chain = o.assemble(nil)
 	return o.chain.Del(ctx, o.call(a), trace.Format(o.root.SpanContext()))

@@ -253,13 +253,14 @@ func around(all []read.Entry, at time.Time) (out []read.Entry) {
 	return out
 }
 
+// historyColumns fit into 100 columns at their least.
 var historyColumns = []column{
 	{head: "TIME"},
-	{head: "COMMAND"},
-	{head: "ATTACHMENT", least: 24},
-	{head: "POD", least: 14},
-	{head: "ADDRESSES", least: 12},
-	{head: "DURATION", right: true},
+	{head: "CMD"},
+	{head: "ATTACHMENT", least: len("1635e8a1b2c3:eth0")},
+	{head: "POD", least: 10},
+	{head: "ADDRESSES", least: len("255.255.255.255")},
+	{head: "TOOK", right: true},
 	{head: "OUTCOME"},
 	{head: "TRACE"},
 }
@@ -286,13 +287,16 @@ func (c *command) historyRows(all []read.Entry) (rows [][]cell) {
 	return rows
 }
 
-// clock is a time of today without its date.
+// clock is a time, of today without its date.
 func (c *command) clock(t time.Time) string {
-	t = t.In(c.zone)
-	if now := c.now().In(c.zone); t.Format(time.DateOnly) == now.Format(time.DateOnly) {
-		return t.Format("15:04:05.000")
+	now := c.now().In(c.zone)
+	switch t = t.In(c.zone); {
+	case t.Format(time.DateOnly) == now.Format(time.DateOnly):
+		return t.Format(time.TimeOnly)
+	case t.Year() == now.Year():
+		return t.Format("01-02 15:04:05")
 	}
-	return t.Format(time.DateTime)
+	return t.Format("2006-01-02\n15:04:05")
 }
 
 // follow writes the last operations, or all since a time, and then new ones as
@@ -382,6 +386,6 @@ func (s *stream) print(shown []read.Entry) error {
 
 // usual is a row of usual widths, for rows that are still to come.
 var usual = []cell{
-	{text: "15:04:05.000"}, {text: "CHECK"}, {text: "podnet/1635e8a1b2c3:eth0"}, {text: "namespace/name-5d4b9c7f6-abcde"},
-	{text: "10.222.222.222"}, {text: "4.38 ms"}, {text: "error 100"}, {text: "4eb491f3"},
+	{text: "15:04:05"}, {text: "CHECK"}, {text: "podnet/1635e8a1b2c3:eth0"}, {text: "namespace/name-5d4b9c7f6-abcde"},
+	{text: "10.22.222.222"}, {text: "4.38 ms"}, {text: "error 100"}, {text: "4eb491f3"},
 }

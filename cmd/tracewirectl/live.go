@@ -30,7 +30,7 @@ type live struct {
 // the names that the host end may have.
 func look(r stored, hosts []string) (l live) {
 	l.present = map[netip.Prefix]bool{}
-	l.err = errors.Join(l.lookHost(r.Attachment.String(), hosts), l.lookPod(r))
+	l.err = errors.Join(l.lookHost(r.String(), hosts), l.lookPod(r))
 	return l
 }
 

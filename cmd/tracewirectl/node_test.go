@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -64,18 +65,20 @@ func (n *node) file(path, text string) {
 // run runs a command line in this process.
 func (n *node) run(args ...string) (code int, out, complaint string) {
 	n.t.Helper()
-	return n.runIn(n.t.Context(), args...)
+	var o strings.Builder
+	code, complaint = n.runTo(n.t.Context(), &o, args...)
+	return code, o.String(), complaint
 }
 
-func (n *node) runIn(ctx context.Context, args ...string) (code int, out, complaint string) {
+func (n *node) runTo(ctx context.Context, out io.Writer, args ...string) (code int, complaint string) {
 	n.t.Helper()
-	var o, e strings.Builder
+	var e strings.Builder
 	c := &command{
-		out: &o, err: &e, now: func() time.Time { return now }, zone: time.UTC, boot: thisBoot,
+		out: out, err: &e, now: func() time.Time { return now }, zone: time.UTC, boot: thisBoot,
 		getenv: func(key string) string { return map[string]string{"NETCONFPATH": n.conf}[key] },
 	}
 	code = c.run(ctx, args)
-	return code, o.String(), strings.ReplaceAll(e.String(), filepath.Dir(n.state), "DIR")
+	return code, strings.ReplaceAll(e.String(), filepath.Dir(n.state), "DIR")
 }
 
 // operation is one as the plugin would run it.
@@ -100,7 +103,8 @@ func (n *node) operate(o operation) api.SpanContext {
 	tracer := r.Tracer(trace.Scope)
 	ctx, root := tracer.Start(api.ContextWithRemoteSpanContext(n.t.Context(), parent), "cni."+o.command, at(0), api.WithAttributes(o.attributes()...))
 	_, child := tracer.Start(ctx, "bridge", at(2))
-	if trace.Link(ctx, o.link); o.code != 0 {
+	trace.Link(ctx, o.link)
+	if o.code != 0 {
 		for _, s := range []api.Span{root, child} {
 			s.SetStatus(codes.Error, "bridge: no such thing")
 		}

@@ -127,6 +127,17 @@ func TestWhen(t *testing.T) {
 	}
 }
 
+func TestClock(t *testing.T) {
+	c := &command{zone: time.UTC, now: func() time.Time { return now }}
+	for want, at := range map[string]time.Time{
+		"12:00:00": noon, "02-28 12:00:00": noon.AddDate(0, 0, -1), "2025-12-31\n12:00:00": noon.AddDate(0, -2, -1),
+	} {
+		if got := c.clock(at); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestAround(t *testing.T) {
 	entry := func(minute int, command, id, outcome string) read.Entry {
 		return read.Entry{Time: noon.Add(time.Duration(minute) * time.Minute), Command: command, Network: "n", ContainerID: id, IfName: "eth0", Outcome: outcome}
@@ -176,7 +187,7 @@ func TestFit(t *testing.T) {
 		width int
 		want  []int
 	}{
-		{100, []int{5, 10, 0, 7}}, {26, []int{5, 10, 0, 7}}, {23, []int{5, 8, 0, 6}}, {16, []int{5, 4, 0, 3}}, {3, []int{5, 4, 0, 3}},
+		{100, []int{5, 10, 0, 7}}, {26, []int{5, 10, 0, 7}}, {23, []int{5, 7, 0, 7}}, {16, []int{5, 4, 0, 3}}, {3, []int{5, 4, 0, 3}},
 	} {
 		g := &grid{columns: columns}
 		g.fit(rows, tt.width)

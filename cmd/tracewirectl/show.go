@@ -24,7 +24,7 @@ func (c *command) show() *cobra.Command {
 		Long: `show tells what the record of an attachment says and what the kernel has of it, side by side. It looks into the
 pod's network namespace and so wants root.
 
-Exit codes: 0 both agree, 1 they differ or there is no such attachment, 2 it could not look.`,
+Exit codes: 0 attached and both agree, 1 they differ, or there is no such attachment, 2 it could not look.`,
 		Example: `  tracewirectl show default/web-0
   tracewirectl show 1635e8 -o json
   tracewirectl show podnet/1635e8:eth0
@@ -98,13 +98,13 @@ func unrecorded(text string) (r stored, ok bool) {
 		return r, false
 	}
 	l := look(r, hostNames(r, ends{host: &types100.Interface{}}))
-	return r, l.host.Alias == veth.Alias(r.Attachment.String())
+	return r, l.host.Alias == veth.Alias(r.String())
 }
 
 // hostNames is the names that the host end may have: the recorded one, and
 // those that follow from the attachment.
 func hostNames(r stored, e ends) []string {
-	names := veth.HostNames(r.Attachment.String())
+	names := veth.HostNames(r.String())
 	if e.host.Name != "" {
 		return []string{e.host.Name}
 	}
@@ -127,7 +127,7 @@ type view struct {
 	Bytes      int64       `json:"bytes,omitempty"`
 	Damaged    bool        `json:"damaged,omitempty"`
 	Compared   []compared  `json:"compared"`
-	Differs    bool        `json:"differs"`
+	Differs    bool        `json:"differs"`           // or the record is not that of an attachment
 	NotSeen    string      `json:"notSeen,omitempty"` // what could not be looked at
 
 	err error
@@ -153,9 +153,9 @@ func (c *command) view(r stored) view {
 	e := endsOf(r.Attachment, r.told())
 	l := look(r, hostNames(r, e))
 	v := view{
-		Attachment: r.Attachment.String(), Pod: podName(r), State: r.State, Runtime: r.Runtime, NetNS: r.NetNS,
+		Attachment: r.String(), Pod: podName(r), State: r.State, Runtime: r.Runtime, NetNS: r.NetNS,
 		NetNSState: l.netns, Routes: routes(r.told()), Path: r.path, Bytes: r.Size, Damaged: r.Damaged,
-		Compared: compare(r, e, l), err: l.err,
+		Compared: compare(r, e, l), Differs: r.State != cache.Attached || r.Damaged, err: l.err,
 	}
 	if !r.Began.IsZero() {
 		began := r.Began.In(c.zone)
@@ -203,6 +203,9 @@ func routes(r *types100.Result) (out []string) {
 // compare sets what was recorded beside what is live.
 func compare(r stored, e ends, l live) (out []compared) {
 	row := func(what, record, live string) {
+		if record == "" && (live == "" || live == none) {
+			return // nobody knows of it
+		}
 		out = append(out, compared{what, record, live, record != "" && record != live && live != unseen})
 	}
 	host, pod := seen(l.host), seen(l.pod)
@@ -261,12 +264,15 @@ func namespace(l live) string {
 	case nsMissing:
 		return none
 	}
-	return unseen
+	if l.err != nil {
+		return unseen
+	}
+	return ""
 }
 
 // alias tells whose the host end is.
 func alias(r stored, l veth.Link) string {
-	if l.Alias == veth.Alias(r.Attachment.String()) {
+	if l.Alias == veth.Alias(r.String()) {
 		return "of this attachment"
 	}
 	return l.Alias
@@ -308,8 +314,12 @@ func (c *command) print(w io.Writer, v view) error {
 	told := &grid{columns: []column{{}, {least: 30}}}
 	var rows [][]cell
 	for _, t := range c.told(v) {
+		k := plain
+		if t[0] == "state" && (v.State != cache.Attached || v.Boot == "earlier") {
+			k = red
+		}
 		if t[1] != "" {
-			rows = append(rows, []cell{{text: t[0], colour: dim}, {text: t[1]}})
+			rows = append(rows, []cell{{text: t[0], colour: dim}, {text: t[1], colour: k}})
 		}
 	}
 	told.fit(rows, c.width())

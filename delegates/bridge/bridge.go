@@ -57,7 +57,7 @@ func (b Bridge) Add(ctx context.Context, c delegates.Call) (*types100.Result, er
 	if err := c.Journal.Plan(w.result); err != nil {
 		return nil, err
 	}
-	if err := trace.Rows(ctx, c.Journal, w.phases()...); err != nil {
+	if err := trace.Rows(ctx, c.Watcher(), w.phases()...); err != nil {
 		return nil, err
 	}
 	return w.result, w.verify(ctx)

@@ -1,7 +1,7 @@
 package bridge
 
 import (
-	"encoding/json"
+	"fmt"
 	"net"
 	"strings"
 	"unicode"
@@ -97,22 +97,34 @@ func interfaceName(s string) bool {
 // askedMAC is the MAC that was asked for: runtimeConfig before args.cni before
 // CNI_ARGS (CNI conventions, dynamic plugin specific fields).
 func askedMAC(doc *conflist.Value, args conflist.Args) net.HardwareAddr {
-	env, _ := json.Marshal(args["MAC"]) // a string can always be written
-	for _, from := range []*conflist.Value{
-		doc.At("runtimeConfig").At("mac"),
-		doc.At("args").At("cni").At("mac"),
-		doc.Beside("CNI_ARGS MAC", env),
-	} {
+	const why = "must be a unicast MAC of 6 bytes"
+	for _, from := range []*conflist.Value{doc.At("runtimeConfig").At("mac"), doc.At("args").At("cni").At("mac")} {
 		text := from.Text()
 		if text == "" {
 			continue
 		}
-		mac, err := net.ParseMAC(text)
-		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
-			from.Fail("must be a unicast MAC of 6 bytes")
-			return nil
+		mac := unicast(text)
+		if mac == nil {
+			from.Fail(why)
 		}
 		return mac
 	}
-	return nil
+	text := args["MAC"]
+	if text == "" {
+		return nil
+	}
+	mac := unicast(text)
+	if mac == nil {
+		doc.Add(fmt.Errorf("%w: MAC: %s, got %s", conflist.ErrArgs, why, conflist.Shown(text)))
+	}
+	return mac
+}
+
+// unicast is nil for what an interface can not have.
+func unicast(text string) net.HardwareAddr {
+	mac, err := net.ParseMAC(text)
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
+		return nil
+	}
+	return mac
 }

@@ -14,11 +14,7 @@ import (
 // Del implements delegates.Delegate. It works from the host: the pod's
 // namespace may be gone, or another's by now.
 func (b Bridge) Del(ctx context.Context, c delegates.Call) error {
-	var journal trace.Watcher
-	if c.Journal != nil {
-		journal = c.Journal
-	}
-	return trace.Rows(ctx, journal, trace.Row{Name: "veth.delete", Do: func(ctx context.Context) error {
+	return trace.Rows(ctx, c.Watcher(), trace.Row{Name: "veth.delete", Do: func(ctx context.Context) error {
 		return b.remove(ctx, c)
 	}})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
@@ -95,7 +96,7 @@ func defaults(r *types100.Result) (add []*types.Route) {
 }
 
 // routes is what the pod gets: a route without a gateway goes through the
-// first gateway of its family.
+// first gateway of its family, unless its scope says that it needs none.
 func routes(r *types100.Result) []veth.Route {
 	first := map[bool]netip.Addr{}
 	for _, ip := range r.IPs {
@@ -107,7 +108,7 @@ func routes(r *types100.Result) []veth.Route {
 	for i, x := range r.Routes {
 		dst := prefix(x.Dst)
 		out[i] = veth.Route{Dst: dst, Gateway: addr(x.GW), MTU: x.MTU, AdvMSS: x.AdvMSS, Priority: x.Priority, Scope: x.Scope}
-		if !out[i].Gateway.IsValid() {
+		if near := x.Scope != nil && *x.Scope >= unix.RT_SCOPE_LINK; !out[i].Gateway.IsValid() && !near {
 			out[i].Gateway = first[dst.Addr().Is4()]
 		}
 		if x.Table != nil {

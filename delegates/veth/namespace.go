@@ -87,6 +87,19 @@ func (p *Namespace) Close() {
 	_ = unix.Close(p.fd)
 }
 
+// StateOf tells why no network namespace is at a path: "missing" or "not a
+// namespace"; "" where one is. It does not open it.
+func StateOf(path string) string {
+	var fs unix.Statfs_t
+	switch err := unix.Statfs(path, &fs); {
+	case err != nil:
+		return "missing"
+	case fs.Type != unix.NSFS_MAGIC:
+		return "not a namespace"
+	}
+	return ""
+}
+
 const ownPath = "/proc/thread-self/ns/net"
 
 // Do runs do in the namespace, on the calling goroutine: a goroutine of its

@@ -26,23 +26,11 @@ func Follow(ctx context.Context, path string, every time.Duration, each func([]E
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for {
-		for t.turned() {
-			t.drain()
-		}
-		each(t.found)
-		for t.found = nil; len(t.found) == 0; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-			}
-			t.drain()
-			for t.turned() {
-				t.drain()
-			}
-		}
+	t.catchUp()
+	for each(t.take()); t.wait(ctx, tick.C); {
+		each(t.take())
 	}
+	return nil
 }
 
 // tail reads a log as it grows.
@@ -52,6 +40,34 @@ type tail struct {
 	at    int64    // read so far
 	rest  []byte   // a line whose end is not written yet
 	found []Entry
+}
+
+// wait looks at the log at each tick until operations were appended; false
+// when ctx ends before.
+func (t *tail) wait(ctx context.Context, tick <-chan time.Time) bool {
+	for len(t.found) == 0 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick:
+			t.catchUp()
+		}
+	}
+	return true
+}
+
+// catchUp reads all that is there by now.
+func (t *tail) catchUp() {
+	for t.drain(); t.turned(); {
+		t.drain()
+	}
+}
+
+// take is what was found since the last take.
+func (t *tail) take() []Entry {
+	found := t.found
+	t.found = nil
+	return found
 }
 
 // become goes on with another file, or with none.

@@ -103,7 +103,7 @@ func (d *drawing) flow(pieces ...piece) {
 }
 
 // text adds words behind a margin, on as many lines as they need.
-func (d *drawing) text(first, margin string, words string, s style) {
+func (d *drawing) text(first, margin, words string, s style) {
 	for _, l := range wrap(words, max(20, d.width-utf8.RuneCountInString(margin))) {
 		d.line(piece{first, dim}, piece{l, s})
 		first = margin

@@ -1,0 +1,114 @@
+// Package house holds the map of the rooms: which may import which, and what
+// the plugin may link.
+package house
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tracewire/tracewire/"
+
+// imports is what each room may import of ours.
+var imports = map[string]string{
+	"conflist":         "",
+	"trace":            "",
+	"chain/codes":      "",
+	"chain/lock":       "",
+	"delegates":        "conflist trace",
+	"delegates/veth":   "delegates trace",
+	"delegates/bridge": "conflist delegates delegates/veth trace",
+	"ipam":             "chain/lock conflist delegates trace",
+	"chain/cache":      "chain/lock delegates trace",
+	"chain":            "chain/cache conflist delegates trace",
+	"trace/read":       "trace",
+	"cmd/tracewire":    "chain chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/veth ipam trace",
+	"cmd/tracewirectl": "chain chain/cache chain/codes conflist delegates delegates/veth ipam trace trace/read",
+	"test/attach":      "trace trace/read",
+	"test/cases":       "",
+	"test/demo":        "test/attach trace/read",
+	"test/house":       "",
+	"test/netns":       "",
+	"test/summary":     "",
+}
+
+// unlinked is what would cost each start of the plugin a millisecond, or has
+// no place in it.
+var unlinked = []string{
+	"net/http", "crypto/tls", "google.golang.org/grpc", "google.golang.org/protobuf",
+	"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/proto",
+	"github.com/spf13/cobra", "github.com/containernetworking/cni/pkg/invoke", "github.com/containernetworking/cni/libcni",
+	"github.com/containernetworking/plugins/pkg/ip",
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Standard   bool
+}
+
+func list(t *testing.T, args ...string) (out []listed) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,Standard"}, args...)...)
+	cmd.Dir = "../.."
+	b, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for d := json.NewDecoder(strings.NewReader(string(b))); ; {
+		var p listed
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+}
+
+func TestRoomsImportDownhill(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		room := strings.TrimPrefix(p.ImportPath, module)
+		may, known := imports[room]
+		if !known {
+			t.Errorf("%s is no room of the house", room)
+		}
+		for _, i := range p.Imports {
+			if to, ours := strings.CutPrefix(i, module); ours && !slices.Contains(strings.Fields(may), to) {
+				t.Errorf("%s may not import %s", room, to)
+			}
+		}
+	}
+}
+
+func TestOnlyTraceKnowsOpenTelemetry(t *testing.T) {
+	// A step sets attributes: it may name their type, and the span in a context.
+	may := []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/trace", "go.opentelemetry.io/otel/codes"}
+	for _, p := range list(t, "./...") {
+		if p.ImportPath == module+"trace" {
+			continue
+		}
+		for _, i := range p.Imports {
+			if strings.HasPrefix(i, "go.opentelemetry.io/") && !slices.Contains(may, i) {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+func TestPluginStaysLean(t *testing.T) {
+	for _, p := range list(t, "-deps", "./cmd/tracewire") {
+		for _, u := range unlinked {
+			if p.ImportPath == u || strings.HasPrefix(p.ImportPath, u+"/") {
+				t.Errorf("the plugin links %s", p.ImportPath)
+			}
+		}
+	}
+}
