@@ -133,7 +133,8 @@ func oneOf(words ...string) rule {
 
 func budget(v *Value, dst *int64) {
 	n := *dst
-	if v.Into(&n); n < 0 {
+	v.Into(&n)
+	if n < 0 {
 		v.Fail("must not be negative")
 		return
 	}

@@ -152,33 +152,37 @@ func wishes(doc *conflist.Value, args conflist.Args) (wishes []wish) {
 	return wishes
 }
 
-// routes reads types.Route's keys one by one: its own decoder stops at the
-// first wrong address and does not say where it stood.
 func routes(v *conflist.Value) (out []*types.Route) {
 	for _, r := range v.Each() {
-		route := &types.Route{}
-		dst := r.At("dst")
-		if n, err := types.ParseCIDR(dst.Text()); err == nil {
-			route.Dst = *n
-		} else {
-			dst.Fail("must be a destination such as 0.0.0.0/0")
-			continue
+		if route := route(r); route != nil {
+			out = append(out, route)
 		}
-		gw := r.At("gw")
-		if text := gw.Text(); text != "" {
-			a, err := netip.ParseAddr(text)
-			if err != nil || a.Zone() != "" {
-				gw.Fail("must be an IP address")
-				continue
-			}
-			route.GW = a.Unmap().AsSlice()
-		}
-		r.At("mtu").Into(&route.MTU)
-		r.At("advmss").Into(&route.AdvMSS)
-		r.At("priority").Into(&route.Priority)
-		r.At("table").Into(&route.Table)
-		r.At("scope").Into(&route.Scope)
-		out = append(out, route)
 	}
 	return out
+}
+
+// route reads types.Route's keys one by one: its own decoder stops at the first
+// wrong address and does not say where it stood. It is nil for a wrong one.
+func route(v *conflist.Value) *types.Route {
+	dst, gw := v.At("dst"), v.At("gw")
+	n, err := types.ParseCIDR(dst.Text())
+	if err != nil {
+		dst.Fail("must be a destination such as 0.0.0.0/0")
+		return nil
+	}
+	r := &types.Route{Dst: *n}
+	if text := gw.Text(); text != "" {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" {
+			gw.Fail("must be an IP address")
+			return nil
+		}
+		r.GW = a.Unmap().AsSlice()
+	}
+	v.At("mtu").Into(&r.MTU)
+	v.At("advmss").Into(&r.AdvMSS)
+	v.At("priority").Into(&r.Priority)
+	v.At("table").Into(&r.Table)
+	v.At("scope").Into(&r.Scope)
+	return r
 }

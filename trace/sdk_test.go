@@ -54,7 +54,7 @@ func operate(ctx context.Context, p api.TracerProvider) {
 }
 
 // bySDK is what arrives at a collector from the official SDK and exporter.
-func bySDK(t *testing.T, ctx context.Context, res []attribute.KeyValue) ptrace.Traces {
+func bySDK(ctx context.Context, t *testing.T, res []attribute.KeyValue) ptrace.Traces {
 	t.Helper()
 	var got []byte
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func bySDK(t *testing.T, ctx context.Context, res []attribute.KeyValue) ptrace.T
 	return td
 }
 
-func byRecorder(t *testing.T, ctx context.Context, res []attribute.KeyValue) ptrace.Traces {
+func byRecorder(ctx context.Context, t *testing.T, res []attribute.KeyValue) ptrace.Traces {
 	t.Helper()
 	r := NewRecorder(time.Now())
 	operate(ctx, r)
@@ -112,7 +112,7 @@ func TestSameAsSDK(t *testing.T) {
 			if tt.parent != "" {
 				ctx = api.ContextWithRemoteSpanContext(ctx, byUs(tt.parent, tt.state))
 			}
-			if diff := cmp.Diff(flat(bySDK(t, ctx, res)), flat(byRecorder(t, ctx, res))); diff != "" {
+			if diff := cmp.Diff(flat(bySDK(ctx, t, res)), flat(byRecorder(ctx, t, res))); diff != "" {
 				t.Errorf("(-SDK +recorder)\n%s", diff)
 			}
 		})

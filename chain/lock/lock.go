@@ -75,7 +75,7 @@ func (r *Ranges) Lock(ctx context.Context, key string) (unlock func(), err error
 		return leave, nil
 	}
 	got := make(chan error, 1)
-	go func() { got <- r.wait(off) }()
+	go func() { got <- r.wait(off); close(got) }()
 	select {
 	case err := <-got:
 		if err != nil {
@@ -85,7 +85,11 @@ func (r *Ranges) Lock(ctx context.Context, key string) (unlock func(), err error
 		return leave, nil
 	case <-ctx.Done():
 		// The kernel can not be told to stop waiting: a lock granted late is given back.
-		go func() { <-got; leave() }()
+		go func() {
+			for range got { // closed once it ended
+			}
+			leave()
+		}()
 		return nil, &Held{What: key, PID: r.holder(off)}
 	}
 }

@@ -90,7 +90,7 @@ func alive(_ context.Context, r cache.Record) (bool, error) {
 	if made == nil {
 		return false, nil
 	}
-	return veth.Alive(r.Attachment.String(), made, r.NetNS, r.Cookie)
+	return veth.Alive(r.String(), made, r.NetNS, r.Cookie)
 }
 
 // fmtNetNS names the variable that a namespace's path came in.

@@ -221,13 +221,13 @@ func (n *node) segment() string {
 
 // hooked is an output that tells what was written.
 type hooked struct {
-	strings.Builder
+	text  strings.Builder
 	wrote func(text string)
 }
 
 func (h *hooked) Write(b []byte) (int, error) {
 	defer h.wrote(string(b))
-	return h.Builder.Write(b)
+	return h.text.Write(b)
 }
 
 func TestFollowedHistory(t *testing.T) {
@@ -249,12 +249,12 @@ func TestFollowedHistory(t *testing.T) {
 				}
 			}}
 			code, complaint := n.runTo(ctx, out, "history", "-f", "--pod", "web-5d4b9c7f6-x2x9k", "-o", tt.format)
-			past, after, ok := strings.Cut(out.String(), "CHECK")
+			past, after, ok := strings.Cut(out.text.String(), "CHECK")
 			if code != 0 || complaint != "" || !ok || !strings.Contains(past, tt.past) || !strings.Contains(after, tt.new) {
-				t.Errorf("got code %d, %q\n%s", code, complaint, out)
+				t.Errorf("got code %d, %q\n%s", code, complaint, out.text.String())
 			}
-			if heads := strings.Count(out.String(), "OUTCOME"); heads > 1 {
-				t.Errorf("%d heads in\n%s", heads, out)
+			if heads := strings.Count(out.text.String(), "OUTCOME"); heads > 1 {
+				t.Errorf("%d heads in\n%s", heads, out.text.String())
 			}
 		})
 	}

@@ -258,7 +258,7 @@ var historyColumns = []column{
 	{head: "TIME"},
 	{head: "CMD"},
 	{head: "ATTACHMENT", least: len("1635e8a1b2c3:eth0")},
-	{head: "POD", least: 10},
+	{head: "POD", first: 13, least: 10},
 	{head: "ADDRESSES", least: len("255.255.255.255")},
 	{head: "TOOK", right: true},
 	{head: "OUTCOME"},

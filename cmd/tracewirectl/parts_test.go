@@ -173,6 +173,7 @@ func TestBroken(t *testing.T) {
 		{"default/web-5d4b9c7f6-x2x9k", []string{"default/", "web-", "5d4b9c7f6-", "x2x9k"}},
 		{"abcdefghijklmno", []string{"abcdefghij", "klmno"}},
 		{"one two three", []string{"one two", "three"}},
+		{"ab/abc-abcd", []string{"ab/", "abc-abcd"}},
 	} {
 		if diff := cmp.Diff(tt.want, broken(tt.text, 10)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", tt.text, diff)
@@ -194,6 +195,11 @@ func TestFit(t *testing.T) {
 		if diff := cmp.Diff(tt.want, g.widths); diff != "" {
 			t.Errorf("width %d (-want +got):\n%s", tt.width, diff)
 		}
+	}
+	g := &grid{columns: []column{{head: "A", least: 2}, {head: "B", first: 6, least: 2}}}
+	g.fit([][]cell{{{text: "1234567890"}, {text: "1234567890"}}}, 17)
+	if diff := cmp.Diff([]int{9, 6}, g.widths); diff != "" {
+		t.Error("one goes first (-want +got):\n" + diff)
 	}
 }
 

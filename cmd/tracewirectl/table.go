@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -34,7 +35,8 @@ func (c *command) paint(s string, k colour) string {
 type column struct {
 	head  string
 	right bool
-	least int // columns it may be narrowed to, its cells broken; 0 for never
+	first int // columns it is narrowed to, its cells broken, before others are; 0 for not
+	least int // columns it may be narrowed to at all; 0 for never
 }
 
 // cell is text of one colour. A line feed in it begins another line.
@@ -63,11 +65,18 @@ func (g *grid) fit(rows [][]cell, width int) {
 			g.widths[i] = max(g.widths[i], len(col.head))
 		}
 	}
+	g.narrow(width, func(c column) int { return c.first })
+	g.narrow(width, func(c column) int { return c.least })
+}
+
+// narrow takes from the columns that have most to spare over a limit of theirs
+// until all are within width.
+func (g *grid) narrow(width int, limit func(column) int) {
 	for g.total() > width {
 		widest, spare := -1, 0
 		for i, col := range g.columns {
-			if s := g.widths[i] - col.least; col.least > 0 && s > spare {
-				widest, spare = i, s
+			if l := limit(col); l > 0 && g.widths[i]-l > spare {
+				widest, spare = i, g.widths[i]-l
 			}
 		}
 		if widest < 0 {
@@ -143,8 +152,9 @@ func (c *command) cells(g *grid, row []cell) (out table.Row) {
 	return out
 }
 
-// broken breaks a line into parts of at most width letters, behind a sign of
-// punctuation where that leaves more than a third of the width.
+// broken breaks a line into parts of at most width letters: behind a slash
+// where the rest then fits, else behind a sign of punctuation where that leaves
+// more than a third of the width.
 func broken(s string, width int) (parts []string) {
 	r := []rune(s)
 	for len(r) > width {
@@ -154,6 +164,9 @@ func broken(s string, width int) (parts []string) {
 				at = i
 				break
 			}
+		}
+		if slash := slices.Index(r, '/') + 1; slash > 0 && slash <= width && len(r)-slash <= width {
+			at = slash
 		}
 		parts, r = append(parts, strings.TrimRight(string(r[:at]), " ")), r[at:]
 	}

@@ -90,7 +90,7 @@ func dns(v *conflist.Value) *types.DNS {
 }
 
 func interfaceName(s string) bool {
-	return len(s) > 0 && len(s) <= 15 && s != "." && s != ".." &&
+	return s != "" && len(s) <= 15 && s != "." && s != ".." &&
 		!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || r == 0 || unicode.IsSpace(r) })
 }
 

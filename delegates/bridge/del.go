@@ -49,7 +49,7 @@ func candidates(conf Conf, c delegates.Call) []string {
 	if host := hostEnd(c.Made.Result, conf.Bridge); c.Made.Known && host != nil {
 		return []string{host.Name}
 	}
-	n := veth.HostNames(c.Attachment.String())
+	n := veth.HostNames(c.String())
 	out := n[:]
 	if host := hostEnd(c.Before, conf.Bridge); host != nil && host.Name != n[0] && host.Name != n[1] {
 		out = append(out, host.Name)
@@ -61,7 +61,7 @@ func candidates(conf Conf, c delegates.Call) []string {
 // alias, or, where the alias was not set yet, by name and MAC in a record of
 // this boot or in the result that the runtime kept.
 func ours(l veth.Link, c delegates.Call) bool {
-	if l.Alias == veth.Alias(c.Attachment.String()) {
+	if l.Alias == veth.Alias(c.String()) {
 		return true
 	}
 	if l.Kind != "veth" || l.Alias != "" {

@@ -24,7 +24,7 @@ func (w *wiring) createVeth(ctx context.Context) error {
 		return err
 	}
 	port := veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated}
-	if err := w.host.Mark(w.end, veth.Alias(w.call.Attachment.String()), &port); err != nil {
+	if err := w.host.Mark(w.end, veth.Alias(w.call.String()), &port); err != nil {
 		return err
 	}
 	w.soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + name + "/accept_ra", Value: "0"})
@@ -34,7 +34,7 @@ func (w *wiring) createVeth(ctx context.Context) error {
 
 // create tries the names the host end may have.
 func (w *wiring) create(ctx context.Context) error {
-	for _, name := range veth.HostNames(w.call.Attachment.String()) {
+	for _, name := range veth.HostNames(w.call.String()) {
 		if err := w.replan(name); err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (w *wiring) create(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: both names of the host end are taken: %v", ErrExists, veth.HostNames(w.call.Attachment.String()))
+	return fmt.Errorf("%w: both names of the host end are taken: %v", ErrExists, veth.HostNames(w.call.String()))
 }
 
 // replan writes another name of the host end down before it is used.
@@ -90,7 +90,7 @@ func (w *wiring) taken() error {
 // attachment's own, its record lost, and makes the pair anew. A stranger's stays.
 func (w *wiring) debris(ctx context.Context, name string) (made bool, err error) {
 	l, err := w.host.LinkByName(name)
-	if veth.Gone(err) || err == nil && l.Alias != veth.Alias(w.call.Attachment.String()) {
+	if veth.Gone(err) || err == nil && l.Alias != veth.Alias(w.call.String()) {
 		return false, nil
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 // plan is the result that an ADD is about to produce: names and MACs at once,
 // addresses and routes as soon as IPAM has answered.
 func plan(conf Conf, c delegates.Call) (*types100.Result, error) {
-	name := c.Attachment.String()
+	name := c.String()
 	r := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
 		Interfaces: []*types100.Interface{
@@ -86,11 +86,11 @@ func defaults(r *types100.Result) (add []*types.Route) {
 			continue
 		}
 		have[v4] = true
-		any := net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+		everywhere := net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 		if v4 {
-			any = net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+			everywhere = net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
 		}
-		add = append(add, &types.Route{Dst: any, GW: ip.Gateway})
+		add = append(add, &types.Route{Dst: everywhere, GW: ip.Gateway})
 	}
 	return add
 }
