@@ -62,8 +62,8 @@ func TestCommands(t *testing.T) {
 		{"no time", "history --at soon", 2, nil, `--at: "soon" is no time: want "2006-01-02 15:04:05", "15:04" or an age such as 10m`},
 		{"both", "history --at 12:00 --failed", 2, nil, "if any flags in the group [at failed] are set none of the others can be; [at failed] were all set"},
 
-		{"an unfinished one", "show default/db-0", 1, []string{"pod end    eth0                none", "  address  10.22.0.6/16        none"}, ""},
-		{"a record alone", "show fd00::5", 1, []string{"runtime     /usr/bin/containerd", "namespace  cookie 7            none", "host end   vethtw00000001      none"}, ""},
+		{"an unfinished one", "show default/db-0", 1, []string{"pod end    eth0                     none", "  address  10.22.0.6/16             none"}, ""},
+		{"a record alone", "show fd00::5", 1, []string{"runtime     /usr/bin/containerd", "namespace  cookie 7                 none", "host end   vethtw00000001           none", "  route    0.0.0.0/0 via 10.22.0.1  none"}, ""},
 		{"several records", "show 1635", 2, nil, fmt.Sprintf("1635 is ambiguous: podnet/%s:eth0, podnet/%s:eth0", web, db)},
 		{"no record", "show podnet/beef:eth0", 1, nil, "nothing found: no attachment podnet/beef:eth0"},
 		{"no name", "show", 2, nil, "accepts 1 arg(s), received 0"},
@@ -158,7 +158,7 @@ func TestJSON(t *testing.T) {
 		{"history", 0, "addresses command containerID durationNanos ifName network outcome pod podNamespace time traceID"},
 		{"history --failed", 0, "command containerID durationNanos error errorCode errorType ifName network outcome pod podNamespace time traceID"},
 		{"trace", 0, "command containerID durationNanos error errorCode errorType ifName network outcome pod podNamespace resource root time traceID"},
-		{"show default/web-0", 1, "attachment boot bytes compared differs path phases pod routes runtime since state"},
+		{"show default/web-0", 1, "attachment boot bytes compared differs path phases pod runtime since state"},
 		{"explain", 0, "code hint meaning name"},
 		{"version", 0, "go platform version"},
 	} {

@@ -17,19 +17,19 @@ const (
 
 // live is what the kernel has of an attachment.
 type live struct {
-	host    veth.Link // zero where there is none
-	bridge  string    // that the host end is a port of
-	netns   string    // one of the words, "" where it could not be looked at
-	cookie  uint64
-	pod     veth.Link // zero where there is none
-	present map[netip.Prefix]bool
-	err     error // what could not be looked at
+	host      veth.Link // zero where there is none
+	bridge    string    // that the host end is a port of
+	netns     string    // one of the words, "" where it could not be looked at
+	cookie    uint64
+	pod       veth.Link // zero where there is none
+	addresses []netip.Prefix
+	routes    []veth.Route // through the pod's end
+	err       error        // what could not be looked at
 }
 
 // look asks the kernel for an attachment's interfaces and addresses. hosts is
 // the names that the host end may have.
 func look(r stored, hosts []string) (l live) {
-	l.present = map[netip.Prefix]bool{}
 	l.err = errors.Join(l.lookHost(r.String(), hosts), l.lookPod(r))
 	return l
 }
@@ -90,15 +90,14 @@ func (l *live) lookPod(r stored) error {
 		return fmt.Errorf("interface %s in the pod: %w", r.IfName, err)
 	}
 	l.pod = found
-	return ns.Do(func() error { return l.lookAddresses(ns.Conn(), addresses(r.told())) })
-}
-
-// lookAddresses looks for each address. It is called in the pod's namespace.
-func (l *live) lookAddresses(conn *veth.Conn, wanted []netip.Prefix) (err error) {
-	for _, a := range wanted {
-		if l.present[a], err = conn.HasAddress(l.pod, a); err != nil {
-			return fmt.Errorf("address %s: %w", a, err)
+	if l.addresses, err = ns.Conn().Addresses(found.Index); err != nil {
+		return err
+	}
+	all, err := ns.Conn().Routes()
+	for _, i := range all {
+		if i.Index == found.Index {
+			l.routes = append(l.routes, i.Route)
 		}
 	}
-	return nil
+	return err
 }

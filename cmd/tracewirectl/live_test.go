@@ -29,7 +29,8 @@ func TestShowLive(t *testing.T) {
 	t.Cleanup(pod.Close)
 	host := plug(t, pod, "podnet/"+web+":eth0", "vethtw00000001")
 	inPod, err := pod.Conn().LinkByName("eth0")
-	if err := errors.Join(err, pod.Conn().AddAddresses(inPod.Index, true, false, address)); err != nil {
+	if err := errors.Join(err, pod.Conn().AddAddresses(inPod.Index, true, false, address),
+		pod.Conn().AddRoutes(inPod.Index, veth.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.22.0.1")})); err != nil {
 		t.Fatal(err)
 	}
 	n.attach(web, "default/web-0", path, pod.Cookie, true, result(t, "10.22.0.5/16"))
@@ -39,8 +40,8 @@ func TestShowLive(t *testing.T) {
 		differs []string
 	}{
 		{"as recorded", func() error { return nil }, nil},
-		{"address gone", func() error { return pod.Conn().DropAddress(inPod.Index, address) }, []string{"address 10.22.0.5/16 none"}},
-		{"alias another's", func() error { return host.mark("podnet/another:eth0") }, []string{"alias of this attachment tracewire:podnet/another:eth0", "address 10.22.0.5/16 none"}},
+		{"address gone", func() error { return pod.Conn().DropAddress(inPod.Index, address) }, []string{"address 10.22.0.5/16 none", "route 0.0.0.0/0 via 10.22.0.1 none"}},
+		{"alias another's", func() error { return host.mark("podnet/another:eth0") }, []string{"alias of this attachment tracewire:podnet/another:eth0", "address 10.22.0.5/16 none", "route 0.0.0.0/0 via 10.22.0.1 none"}},
 	} {
 		// Not in a subtest: that runs on another thread, in another namespace.
 		if err := tt.do(); err != nil {

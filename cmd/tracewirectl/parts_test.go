@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tracewire/tracewire/delegates"
@@ -211,5 +213,37 @@ func TestAgo(t *testing.T) {
 		if got := ago(d); got != want {
 			t.Errorf("%v: got %q, want %q", d, got, want)
 		}
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	_, six, err := net.ParseCIDR("::/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := 253
+	for _, tt := range []struct {
+		name string
+		edit func(*types100.Result)
+		want []string
+	}{
+		{"its own next hop", func(*types100.Result) {}, []string{"0.0.0.0/0 via 10.22.0.1"}},
+		{"the address's gateway", func(r *types100.Result) { r.Routes[0].GW = nil }, []string{"0.0.0.0/0 via 10.22.0.9"}},
+		{"scope link", func(r *types100.Result) { r.Routes[0].GW, r.Routes[0].Scope = nil, &link }, []string{"0.0.0.0/0"}},
+		{"no gateway of the family", func(r *types100.Result) { r.Routes[0].Dst, r.Routes[0].GW = *six, nil }, []string{"::/0"}},
+		{"null", func(r *types100.Result) { r.Routes[0], r.IPs[0] = nil, nil }, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := result(t, "10.22.0.5/16")
+			r.IPs[0].Gateway = net.IPv4(10, 22, 0, 9)
+			tt.edit(r)
+			var got []string
+			for _, x := range routes(r) {
+				got = append(got, routeText(x))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error("(-want +got):\n" + diff)
+			}
+		})
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/veth"
 )
 
 // stored is a record and where it lies.
@@ -108,6 +110,37 @@ func addresses(r *types100.Result) (out []netip.Prefix) {
 		}
 	}
 	return out
+}
+
+// routes is a result's. One without a next hop has the gateway of the first
+// address of its family, unless it is of scope link, as plugins understand it.
+func routes(r *types100.Result) (out []veth.Route) {
+	for _, x := range r.Routes {
+		if x == nil {
+			continue
+		}
+		dst, _ := netip.AddrFromSlice(x.Dst.IP)
+		bits, _ := x.Dst.Mask.Size()
+		gateway, _ := netip.AddrFromSlice(x.GW)
+		if near := x.Scope != nil && *x.Scope >= unix.RT_SCOPE_LINK; !gateway.IsValid() && !near {
+			gateway = gatewayOf(r, dst.Unmap().Is4())
+		}
+		out = append(out, veth.Route{Dst: netip.PrefixFrom(dst.Unmap(), bits), Gateway: gateway.Unmap()})
+	}
+	return out
+}
+
+// gatewayOf is the gateway of a result's first address of a family.
+func gatewayOf(r *types100.Result, is4 bool) netip.Addr {
+	for _, ip := range r.IPs {
+		if ip == nil {
+			continue
+		}
+		if gw, _ := netip.AddrFromSlice(ip.Gateway); gw.IsValid() && gw.Unmap().Is4() == is4 {
+			return gw.Unmap()
+		}
+	}
+	return netip.Addr{}
 }
 
 // ends is the interfaces that a result tells of; each is never nil.

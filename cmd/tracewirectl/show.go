@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -121,7 +122,6 @@ type view struct {
 	Runtime    string      `json:"runtime,omitempty"`
 	NetNS      string      `json:"netns,omitempty"`
 	NetNSState string      `json:"netnsState,omitempty"`
-	Routes     []string    `json:"routes,omitempty"`
 	Phases     []phase     `json:"phases,omitempty"`
 	Path       string      `json:"path,omitempty"`
 	Bytes      int64       `json:"bytes,omitempty"`
@@ -154,7 +154,7 @@ func (c *command) view(r stored) view {
 	l := look(r, hostNames(r, e))
 	v := view{
 		Attachment: r.String(), Pod: podName(r), State: r.State, Runtime: r.Runtime, NetNS: r.NetNS,
-		NetNSState: l.netns, Routes: routes(r.told()), Path: r.path, Bytes: r.Size, Damaged: r.Damaged,
+		NetNSState: l.netns, Path: r.path, Bytes: r.Size, Damaged: r.Damaged,
 		Compared: compare(r, e, l), Differs: r.State != cache.Attached || r.Damaged, err: l.err,
 	}
 	if !r.Began.IsZero() {
@@ -186,18 +186,11 @@ func podName(r stored) string {
 	return s.namespace + "/" + s.pod
 }
 
-func routes(r *types100.Result) (out []string) {
-	for _, x := range r.Routes {
-		if x == nil {
-			continue
-		}
-		text := x.Dst.String()
-		if x.GW != nil {
-			text += " via " + x.GW.String()
-		}
-		out = append(out, text)
+func routeText(r veth.Route) string {
+	if !r.Gateway.IsValid() {
+		return r.Dst.String()
 	}
-	return out
+	return r.Dst.String() + " via " + r.Gateway.String()
 }
 
 // compare sets what was recorded beside what is live.
@@ -228,7 +221,10 @@ func compare(r stored, e ends, l live) (out []compared) {
 	row("  MTU", number(uint64(e.pod.Mtu)), pod(number(uint64(l.pod.MTU))))
 	row("  MAC", e.pod.Mac, pod(l.pod.MAC.String()))
 	for _, a := range addresses(r.told()) {
-		row("  address", a.String(), pod(present(l, a)))
+		row("  address", a.String(), pod(addressOf(l, a)))
+	}
+	for _, want := range routes(r.told()) {
+		row("  route", routeText(want), pod(route(l.routes, want)))
 	}
 	return out
 }
@@ -249,11 +245,26 @@ func seen(l veth.Link) func(string) string {
 	}
 }
 
-func present(l live, a netip.Prefix) string {
-	if l.present[a] {
+// addressOf is an address that is live, else "".
+func addressOf(l live, a netip.Prefix) string {
+	if slices.Contains(l.addresses, a) {
 		return a.String()
 	}
-	return none
+	return ""
+}
+
+// route is the live route that was recorded, else another to the same
+// destination, else "".
+func route(live []veth.Route, want veth.Route) (other string) {
+	for _, r := range live {
+		if r.Dst == want.Dst && r.Gateway == want.Gateway {
+			return routeText(r)
+		}
+		if r.Dst == want.Dst {
+			other = routeText(r)
+		}
+	}
+	return other
 }
 
 // namespace is its cookie, or why there is none.
@@ -367,7 +378,7 @@ func (c *command) told(v view) [][2]string {
 	}
 	return [][2]string{
 		{"attachment", v.Attachment}, {"pod", v.Pod}, {"state", since}, {"runtime", v.Runtime}, {"namespace", netns},
-		{"routes", strings.Join(v.Routes, ", ")}, {"phases", strings.Join(phases, ", ")}, {"record", record},
+		{"phases", strings.Join(phases, ", ")}, {"record", record},
 	}
 }
 
