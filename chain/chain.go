@@ -22,6 +22,9 @@ var (
 	ErrNoAddress = errors.New("IPAM gave no address")
 	// ErrVersion marks a result that the version asked for can not hold.
 	ErrVersion = errors.New("result can not be given in the version asked for")
+	// ErrLeft marks a DEL after which something that it should have removed is
+	// still there: to be tried again.
+	ErrLeft = errors.New("not everything could be removed")
 	// ErrUndone marks an undo that did not end: the record stays, for DEL.
 	ErrUndone = errors.New("undo incomplete")
 )
@@ -100,7 +103,7 @@ func row(ctx context.Context, name string, do func(context.Context) error) error
 // read takes the attachment's lock and replays its record, in a span; then
 // looks at it, where look is not nil.
 func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(context.Context, cache.Record) error) (r cache.Record, err error) {
-	return r, row(ctx, "cache.read", func(ctx context.Context) error {
+	err = row(ctx, "cache.read", func(ctx context.Context) error {
 		asked := time.Now()
 		if err := c.Lock(ctx, a); err != nil {
 			return err
@@ -118,6 +121,7 @@ func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(cont
 		}
 		return look(ctx, r)
 	})
+	return r, err
 }
 
 // vacant is an error when the attachment exists (CNI spec 1.1.0, section 2:
@@ -158,7 +162,8 @@ func (c *Chain) wire(ctx context.Context, s Steps, call delegates.Call) (r *type
 	rows = append(rows,
 		trace.Row{Name: s.Name, Do: func(ctx context.Context) (err error) { r, err = s.Main.Add(ctx, call); return err }},
 		trace.Row{Name: "cache.commit", Do: func(context.Context) error { return c.commit(r) }})
-	return r, trace.Rows(ctx, nil, rows...)
+	err = trace.Rows(ctx, nil, rows...)
+	return r, err
 }
 
 // lease asks for addresses and writes them down. What an executed plugin

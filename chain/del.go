@@ -18,7 +18,10 @@ func (c *Chain) Del(ctx context.Context, call delegates.Call, span string) error
 		return err
 	}
 	trace.Link(ctx, trace.ParseContext(r.Span))
-	return c.remove(ctx, r, call, func() error { return c.journal.Deleting(span) })
+	if err := c.remove(ctx, r, call, func() error { return c.journal.Deleting(span) }); err != nil {
+		return fmt.Errorf("%w: %w", ErrLeft, err)
+	}
+	return nil
 }
 
 // remove takes back what a record stands for, with the configuration that its

@@ -138,6 +138,27 @@ func kind(variable any) string {
 	return "of another type"
 }
 
+// Number reads a whole number from 0 to most.
+func (v *Value) Number(variable *int, most int) {
+	n := *variable
+	v.Into(&n)
+	if n < 0 || n > most {
+		v.Fail(fmt.Sprintf("must be 0 to %d", most))
+		return
+	}
+	*variable = n
+}
+
+// Optional is a whole number from 0 to most, nil when it is absent or wrong.
+func (v *Value) Optional(most int) *int {
+	if !v.Given() {
+		return nil
+	}
+	n := 0
+	v.Number(&n, most)
+	return &n
+}
+
 // Text is the value as a string, empty when it is absent or wrong.
 func (v *Value) Text() (s string) {
 	v.Into(&s)

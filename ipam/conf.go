@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -179,10 +180,18 @@ func route(v *conflist.Value) *types.Route {
 		}
 		r.GW = a.Unmap().AsSlice()
 	}
-	v.At("mtu").Into(&r.MTU)
-	v.At("advmss").Into(&r.AdvMSS)
-	v.At("priority").Into(&r.Priority)
-	v.At("table").Into(&r.Table)
-	v.At("scope").Into(&r.Scope)
+	for _, n := range []struct {
+		key  string
+		into *int
+		most int // what the kernel's field holds (rtnetlink(7))
+	}{
+		{"mtu", &r.MTU, math.MaxUint32},
+		{"advmss", &r.AdvMSS, math.MaxUint32},
+		{"priority", &r.Priority, math.MaxUint32},
+	} {
+		v.At(n.key).Number(n.into, n.most)
+	}
+	r.Table = v.At("table").Optional(math.MaxUint32)
+	r.Scope = v.At("scope").Optional(math.MaxUint8)
 	return r
 }

@@ -62,3 +62,25 @@ func Of(number uint) (Code, bool) {
 	}
 	return Code{}, false
 }
+
+// Reason is one of CHECK's findings: stable, to be matched by programs.
+type Reason struct {
+	Name    string
+	Meaning string
+}
+
+// Reasons is every reason that CHECK knows.
+var Reasons = []Reason{
+	{"netns.other", "CNI_NETNS names another network namespace than ADD was given"},
+	{"pod.missing", "the pod has no interface of that name"},
+	{"pod.down", "the pod's interface is down"},
+	{"pod.mac", "the pod's interface has a MAC that neither ADD nor a later plugin gave it"},
+	{"host.missing", "the host end of the pair is gone"},
+	{"host.peer", "the host end and the pod's interface are not one pair"},
+	{"host.down", "the host end is down"},
+	{"host.master", "the host end is not a port of the bridge"},
+	{"bridge.missing", "the bridge is gone"},
+	{"address.missing", "the pod's interface lacks an address"},
+	{"route", "the pod lacks a route, or has it otherwise"},
+	{"ipam.reservation", "an address is not reserved for the attachment"},
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,8 +44,11 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 
 // steps reads the configuration of each step.
 func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.Steps, error) {
-	doc := conflist.Read(conf)
-	net := conflist.Parse(doc)
+	doc, net := o.doc, o.net
+	if !bytes.Equal(conf, o.stdin) { // a record's
+		doc = conflist.Read(conf)
+		net = conflist.Parse(doc)
+	}
 	pairs, argsErr := conflist.ParseArgs(args)
 	s := chain.Steps{Name: "bridge", Main: bridge.Bridge{
 		Conf: bridge.Parse(doc, pairs), Namespace: ns, Boot: o.boot, Wait: net.Tracewire.SyncDelete,

@@ -33,6 +33,7 @@ var border = []struct {
 	code uint
 }{
 	{is(chain.ErrPanic), codes.Internal},
+	{is(chain.ErrLeft), codes.TryLater},
 	{isA[*lock.Held], codes.TryLater},
 	{is(context.DeadlineExceeded), codes.TryLater},
 	{is(context.Canceled), codes.TryLater},
@@ -149,11 +150,24 @@ func refuse(e *types.Error) int {
 func printed(doc any, code int) int {
 	b, err := json.MarshalIndent(doc, "", "    ")
 	if err == nil {
-		_, err = os.Stdout.Write(append(b, '\n'))
+		err = writeAll(unix.Stdout, append(b, '\n'))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tracewire: answer:", err)
 		return 1
 	}
 	return code
+}
+
+// writeAll writes past the os package, whose files end the program with SIGPIPE
+// when the runtime is gone: spool and log have to be written all the same.
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err != nil && err != unix.EINTR && err != unix.EAGAIN {
+			return err
+		}
+		b = b[max(0, n):]
+	}
+	return nil
 }

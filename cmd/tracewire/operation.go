@@ -31,6 +31,8 @@ import (
 // operation is one CNI command, from its first moment to its lines in spool
 // and log.
 type operation struct {
+	stdin   []byte
+	doc     *conflist.Value // stdin, read
 	net     conflist.Network
 	netErr  error
 	args    conflist.Args
@@ -51,8 +53,8 @@ type operation struct {
 // the configuration is the verb's to judge.
 func begin(start time.Time, verb string, stdin []byte) *operation {
 	o := &operation{rec: trace.NewRecorder(start), start: start, boot: bootID()}
-	doc := conflist.Read(stdin)
-	o.net, o.netErr = conflist.Parse(doc), doc.Err()
+	o.stdin, o.doc = stdin, conflist.Read(stdin)
+	o.net, o.netErr = conflist.Parse(o.doc), o.doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
 	ctx := context.Background()
 	if p := trace.Parent(os.Getenv); p.IsValid() {

@@ -96,13 +96,13 @@ func (w *wiring) verify(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", w.call.IfName, err)
 	}
-	host, err := w.host.WaitPort(ctx, w.end, portPatience)
-	if err != nil {
-		return fmt.Errorf("verify: %w", err)
-	}
 	bridge, err := w.host.LinkByIndex(w.bridge.Index)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", w.Conf.Bridge, err)
+	}
+	host, err := w.host.WaitPort(ctx, w.end, portPatience) // last: the port needs a moment
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
 	}
 	if want := w.result.Interfaces[atPod].Mac; !pod.Up || pod.MAC.String() != want || host.Master != bridge.Index {
 		return fmt.Errorf("verify %s: up %t with MAC %s, expected %s; %s is a port of interface %d, expected %d",

@@ -62,7 +62,7 @@ func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
 	m.b = append(m.b, unix.AF_UNSPEC, 0, 0, 0)
 	m.b = order.AppendUint32(m.b, 0)
 	m.end()
-	return out, c.dump(&m, func() { out = nil }, func(body []byte) {
+	err = c.dump(&m, func() { out = nil }, func(body []byte) {
 		if len(body) < unix.SizeofIfAddrmsg || int(order.Uint32(body[4:])) != index {
 			return
 		}
@@ -70,6 +70,7 @@ func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
 			out = append(out, p)
 		}
 	})
+	return out, err
 }
 
 // readAddress reads a struct ifaddrmsg and its attributes. IFA_LOCAL is the
@@ -102,11 +103,12 @@ func (c *Conn) Routes() (out []Installed, err error) {
 	m.add("list routes", unix.RTM_GETROUTE, 0)
 	m.b = append(m.b, make([]byte, unix.SizeofRtMsg)...)
 	m.end()
-	return out, c.dump(&m, func() { out = nil }, func(body []byte) {
+	err = c.dump(&m, func() { out = nil }, func(body []byte) {
 		if len(body) >= unix.SizeofRtMsg && body[7] == unix.RTN_UNICAST {
 			out = append(out, readRoute(body))
 		}
 	})
+	return out, err
 }
 
 // readRoute reads a struct rtmsg and its attributes (rtnetlink(7)).
