@@ -33,14 +33,14 @@ const (
 
 // Table is every code that the plugin answers, by number.
 var Table = []Code{
-	{Version, "incompatible version", "the configuration's cniVersion is not served", "see the plugin's VERSION for the list"},
+	{Version, "incompatible version", "the configuration's cniVersion is not served, or can not hold the result", "see the plugin's VERSION for the list"},
 	{Unsupported, "unsupported field", "a key of the configuration asks for something that this version does not do", "take the key out, or update tracewire"},
 	{Environment, "invalid environment", "a CNI_* variable is missing or wrong, CNI_NETNS and CNI_ARGS included", "the runtime sets them: look at its log"},
 	{IO, "input/output failure", "a file or folder of state can not be read or written", "look at the disk and the folder's owner and mode"},
 	{Decode, "not decodable", "standard input is not one JSON document of at most 4 MiB", "look at the configuration list on disk"},
 	{Config, "invalid configuration", "a key of the configuration has a wrong value, or is unknown", "mend the key that the message names"},
 	{OwnNetNS, "own network namespace", "CNI_NETNS is the plugin's own network namespace", "set CNI_NETNS_OVERRIDE=1 if that is meant"},
-	{TryLater, "try again later", "a lock was held too long, or the operation's time ran out", "the message names the holder; the runtime tries again"},
+	{TryLater, "try again later", "a lock was held too long, the operation's time ran out, or DEL could not remove everything", "the message says what stood in the way; the runtime tries again"},
 	{Exhausted, "addresses exhausted", "no address is free in a range set", "the message has the figures; a larger range, or look for addresses without a pod"},
 	{Taken, "address taken", "the address that was asked for is not free", "the message names the holder"},
 	{Exists, "exists", "the attachment, or an interface of that name, is there already", "DEL first; the message names the owner"},
