@@ -1,0 +1,103 @@
+package bridge
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tracewire/tracewire/conflist"
+)
+
+func mustMAC(t *testing.T, text string) net.HardwareAddr {
+	t.Helper()
+	m, err := net.ParseMAC(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestParse(t *testing.T) {
+	a, b, c := "0a:00:00:00:00:0a", "0a:00:00:00:00:0b", "0a:00:00:00:00:0c"
+	for _, tt := range []struct {
+		name, conf, args string
+		want             Conf
+	}{
+		{"nothing", `{}`, "", Conf{Bridge: "cni0"}},
+		{"all", `{"bridge":"br1","isGateway":true,"isDefaultGateway":true,"forceAddress":true,"mtu":1400,"hairpinMode":true,"portIsolation":true,"enabledad":true,"dns":{"nameservers":["10.1.0.1"],"domain":"d","search":["s"],"options":["o"]}}`, "",
+			Conf{Bridge: "br1", Gateway: true, DefaultGateway: true, ForceAddress: true, MTU: 1400, Hairpin: true, Isolated: true, DAD: true,
+				DNS: &types.DNS{Nameservers: []string{"10.1.0.1"}, Domain: "d", Search: []string{"s"}, Options: []string{"o"}}}},
+		{"a default gateway is a gateway", `{"isDefaultGateway":true}`, "", Conf{Bridge: "cni0", Gateway: true, DefaultGateway: true}},
+		{"promiscuous", `{"promiscMode":true}`, "", Conf{Bridge: "cni0", Promisc: true}},
+		{"nulls and empty values", `{"bridge":"","isGateway":null,"mtu":0,"dns":{},"ipMasq":false,"vlan":0,"vlanTrunk":[],"macspoofchk":false}`, "", Conf{Bridge: "cni0"}},
+		{"keys that nobody knows", `{"x":1,"ipam":{"type":"y"}}`, "", Conf{Bridge: "cni0"}},
+		{"MAC by capability", `{"runtimeConfig":{"mac":"` + a + `"},"args":{"cni":{"mac":"` + b + `"}}}`, "MAC=" + c, Conf{Bridge: "cni0", MAC: mustMAC(t, a)}},
+		{"MAC by args", `{"args":{"cni":{"mac":"` + b + `"}}}`, "MAC=" + c, Conf{Bridge: "cni0", MAC: mustMAC(t, b)}},
+		{"MAC by CNI_ARGS", `{}`, "MAC=" + c, Conf{Bridge: "cni0", MAC: mustMAC(t, c)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			args, err := conflist.ParseArgs(tt.args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			doc := conflist.Read([]byte(tt.conf))
+			got := Parse(doc, args)
+			if err := doc.Err(); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, tt := range []struct{ conf, args, want string }{
+		{`{"bridge":5}`, "", `invalid network configuration: bridge: must be a string, got 5`},
+		{`{"bridge":"a/b"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon or white space, got "a/b"`},
+		{`{"bridge":"abcdefghijklmnop"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon or white space, got "abcdefghijklmnop"`},
+		{`{"mtu":67}`, "", `invalid network configuration: mtu: must be 68 to 65535 bytes, or 0, got 67`},
+		{`{"mtu":"1400"}`, "", `invalid network configuration: mtu: must be a whole number, got "1400"`},
+		{`{"isGateway":"yes"}`, "", `invalid network configuration: isGateway: must be a boolean, got "yes"`},
+		{`{"hairpinMode":true,"promiscMode":true}`, "", `invalid network configuration: promiscMode: can not be set together with hairpinMode, got true`},
+		{`{"dns":{"search":"a"}}`, "", `invalid network configuration: dns.search: must be an array of strings, got "a"`},
+		{`{"runtimeConfig":{"mac":"01:00:00:00:00:00"}}`, "", `invalid network configuration: runtimeConfig.mac: must be a unicast MAC of 6 bytes, got "01:00:00:00:00:00"`},
+		{`{"args":{"cni":{"mac":"x"}}}`, "", `invalid network configuration: args.cni.mac: must be a unicast MAC of 6 bytes, got "x"`},
+		{`{}`, "MAC=00:00:00:00:00:00", `invalid CNI_ARGS: MAC: must be a unicast MAC of 6 bytes, got "00:00:00:00:00:00"`},
+		{`{"ipMasq":true}`, "", `unsupported field: ipMasq: is not served by this version, got true`},
+		{`{"ipMasqBackend":"nftables"}`, "", `unsupported field: ipMasqBackend: is not served by this version, got "nftables"`},
+		{`{"vlan":5}`, "", `unsupported field: vlan: is not served by this version, got 5`},
+		{`{"vlanTrunk":[{"id":5}]}`, "", `unsupported field: vlanTrunk: is not served by this version, got [{"id":5}]`},
+		{`{"preserveDefaultVlan":true}`, "", `unsupported field: preserveDefaultVlan: is not served by this version, got true`},
+		{`{"macspoofchk":true}`, "", `unsupported field: macspoofchk: is not served by this version, got true`},
+		{`{"disableContainerInterface":true}`, "", `unsupported field: disableContainerInterface: is not served by this version, got true`},
+	} {
+		t.Run(strings.Trim(tt.conf, "{}")+tt.args, func(t *testing.T) {
+			args, err := conflist.ParseArgs(tt.args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			doc := conflist.Read([]byte(tt.conf))
+			Parse(doc, args)
+			if err := doc.Err(); err == nil || err.Error() != tt.want {
+				t.Errorf("error %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(`{"bridge":"br1","isGateway":true,"mtu":1400,"dns":{"search":["a"]},"runtimeConfig":{"mac":"0a:00:00:00:00:0a"}}`, "MAC=0a:00:00:00:00:0a")
+	f.Add(`{"args":{"cni":5},"vlanTrunk":[{}]}`, "=")
+	f.Fuzz(func(t *testing.T, conf, args string) {
+		pairs, _ := conflist.ParseArgs(args)
+		doc := conflist.Read([]byte(conf))
+		if c := Parse(doc, pairs); !interfaceName(c.Bridge) || c.MAC != nil && len(c.MAC) != 6 {
+			t.Errorf("not usable: %+v", c)
+		}
+	})
+}
