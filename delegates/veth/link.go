@@ -4,6 +4,8 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
 )
 
 // Link is what the kernel says of one interface.
@@ -43,15 +45,15 @@ func (c *Conn) LinkByIndex(index int) (Link, error) {
 }
 
 func (c *Conn) link(index int, name string) (Link, error) {
-	var m Batch
-	m.add("look up", unix.RTM_GETLINK, 0)
-	m.ifinfo(index, 0, 0)
+	var m batch
+	m.Add("look up", unix.RTM_GETLINK, 0)
+	m.IfInfo(index, 0, 0)
 	if name != "" {
-		m.str(unix.IFLA_IFNAME, name)
+		m.Str(unix.IFLA_IFNAME, name)
 	}
-	m.u32(unix.IFLA_EXT_MASK, skipStats)
-	m.end()
-	body, err := c.ask(&m)
+	m.U32(unix.IFLA_EXT_MASK, skipStats)
+	m.End()
+	body, err := c.Ask(&m.Batch)
 	if err != nil {
 		return Link{}, err
 	}
@@ -63,23 +65,23 @@ func readLink(body []byte) (l Link) {
 	if len(body) < unix.SizeofIfInfomsg {
 		return l
 	}
-	flags := order.Uint32(body[8:])
-	l.Index = int(int32(order.Uint32(body[4:])))
+	flags := netlink.Order.Uint32(body[8:])
+	l.Index = int(int32(netlink.Order.Uint32(body[4:])))
 	l.Up, l.Promisc = flags&unix.IFF_UP != 0, flags&unix.IFF_PROMISC != 0
-	walk(body[unix.SizeofIfInfomsg:], func(kind uint16, d []byte) {
+	netlink.Walk(body[unix.SizeofIfInfomsg:], func(kind uint16, d []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			l.Name = cstring(d)
+			l.Name = netlink.String(d)
 		case unix.IFLA_ADDRESS:
 			l.MAC = append(net.HardwareAddr{}, d...)
 		case unix.IFLA_MTU:
-			l.MTU = int(order.Uint32(d))
+			l.MTU = int(netlink.Order.Uint32(d))
 		case unix.IFLA_MASTER:
-			l.Master = int(order.Uint32(d))
+			l.Master = int(netlink.Order.Uint32(d))
 		case unix.IFLA_LINK:
-			l.Peer = int(order.Uint32(d))
+			l.Peer = int(netlink.Order.Uint32(d))
 		case unix.IFLA_IFALIAS:
-			l.Alias = cstring(d)
+			l.Alias = netlink.String(d)
 		case unix.IFLA_OPERSTATE:
 			l.OperState = d[0]
 		case unix.IFLA_LINKINFO:
@@ -90,12 +92,12 @@ func readLink(body []byte) (l Link) {
 }
 
 func (l *Link) readInfo(info []byte) {
-	walk(info, func(kind uint16, d []byte) {
+	netlink.Walk(info, func(kind uint16, d []byte) {
 		switch kind {
 		case unix.IFLA_INFO_KIND:
-			l.Kind = cstring(d)
+			l.Kind = netlink.String(d)
 		case unix.IFLA_INFO_SLAVE_DATA:
-			walk(d, l.readPort)
+			netlink.Walk(d, l.readPort)
 		}
 	})
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
 )
 
 // Remove removes an interface, and with a veth its other end. One that is gone
@@ -16,33 +17,33 @@ import (
 // interface: unless wait is asked for, that time is left to a child process,
 // and Remove returns on the announcement. reaped tells that it was so.
 func (c *Conn) Remove(ctx context.Context, index int, wait bool) (reaped bool, err error) {
-	var m Batch
-	m.add("remove interface", unix.RTM_DELLINK, 0)
-	m.ifinfo(index, 0, 0)
-	m.end()
-	if wait || !mayReap() {
-		return false, ignoreGone(c.Do(&m))
+	var m batch
+	m.Add("remove interface", unix.RTM_DELLINK, 0)
+	m.IfInfo(index, 0, 0)
+	m.End()
+	if wait || !netlink.MayReap() {
+		return false, ignoreGone(c.Do(&m.Batch))
 	}
-	heard, err := listen(unix.RTMGRP_LINK, unix.RTM_DELLINK, unix.AF_UNSPEC, index)
+	heard, err := netlink.Listen(unix.RTMGRP_LINK, unix.RTM_DELLINK, unix.AF_UNSPEC, index)
 	if err != nil {
-		return false, ignoreGone(c.Do(&m))
+		return false, ignoreGone(c.Do(&m.Batch))
 	}
 	defer heard.Close()
 	// A socket of the request's own: its answer may come long after we are done with c.
-	asked, err := Dial()
+	asked, err := netlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return false, err
 	}
 	defer asked.Close()
-	if !reap(asked.fd, m.b) {
-		return false, ignoreGone(c.Do(&m))
+	if !netlink.Reap(asked.Fd(), m.Bytes()) {
+		return false, ignoreGone(c.Do(&m.Batch))
 	}
 	return true, removed(ctx, heard, asked)
 }
 
 // removed waits for the announcement or the request's answer, whichever comes first.
-func removed(ctx context.Context, heard, asked *Conn) error {
-	ready, err := readable(ctx, time.Time{}, heard, asked)
+func removed(ctx context.Context, heard, asked *netlink.Conn) error {
+	ready, err := netlink.Readable(ctx, time.Time{}, heard, asked)
 	if err != nil {
 		return fmt.Errorf("remove interface: %w", err)
 	}
@@ -50,9 +51,9 @@ func removed(ctx context.Context, heard, asked *Conn) error {
 		return nil
 	}
 	err = errors.New("remove interface: no answer")
-	rerr := asked.receive(func(h unix.NlMsghdr, body []byte) {
+	rerr := asked.Receive(func(h unix.NlMsghdr, body []byte) {
 		if h.Type == unix.NLMSG_ERROR {
-			err = answer(h, body)
+			err = netlink.Answer(h, body)
 		}
 	})
 	if rerr != nil {
@@ -70,7 +71,3 @@ func ignoreGone(err error) error {
 	}
 	return err
 }
-
-// mayReap tells whether a child may outlive this process: when the runtime is
-// pid 1 it may be one that reaps no orphans, and each DEL would leave a zombie.
-func mayReap() bool { return canReap && os.Getppid() != 1 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
 )
 
 // Route is one route of the pod. Zero values are the kernel's own defaults.
@@ -24,11 +26,11 @@ func (c *Conn) AddRoutes(index int, routes ...Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	var m Batch
+	var m batch
 	for _, r := range routes {
 		m.route(index, r)
 	}
-	err := c.Do(&m)
+	err := c.Do(&m.Batch)
 	if only(err, unix.EEXIST) {
 		return nil
 	}
@@ -49,27 +51,27 @@ func only(err, target error) bool {
 
 // route appends an RTM_NEWROUTE (rtnetlink(7)). Without NLM_F_EXCL two routes
 // of one destination stand side by side, as the reference's do.
-func (m *Batch) route(index int, r Route) {
-	m.add("add route "+r.Dst.String(), unix.RTM_NEWROUTE, unix.NLM_F_CREATE)
+func (m *batch) route(index int, r Route) {
+	m.Add("add route "+r.Dst.String(), unix.RTM_NEWROUTE, unix.NLM_F_CREATE)
 	table := byte(unix.RT_TABLE_MAIN)
 	if r.Table > 0 && r.Table < 256 {
 		table = byte(r.Table)
 	}
-	m.b = append(m.b, family(r.Dst.Addr()), byte(r.Dst.Bits()), 0, 0,
+	m.Raw(family(r.Dst.Addr()), byte(r.Dst.Bits()), 0, 0,
 		table, unix.RTPROT_BOOT, r.scope(), unix.RTN_UNICAST, 0, 0, 0, 0)
 	if r.Dst.Bits() > 0 {
-		m.attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
+		m.Attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
 	}
 	m.gateway(r)
-	m.u32(unix.RTA_OIF, uint32(index))
+	m.U32(unix.RTA_OIF, uint32(index))
 	if r.Table > 255 {
-		m.u32(unix.RTA_TABLE, uint32(r.Table))
+		m.U32(unix.RTA_TABLE, uint32(r.Table))
 	}
 	if r.Priority > 0 {
-		m.u32(unix.RTA_PRIORITY, uint32(r.Priority))
+		m.U32(unix.RTA_PRIORITY, uint32(r.Priority))
 	}
 	m.metrics(r)
-	m.end()
+	m.End()
 }
 
 func (r Route) scope() byte {
@@ -83,27 +85,27 @@ func (r Route) scope() byte {
 }
 
 // gateway adds the next hop: one of the other family goes into RTA_VIA.
-func (m *Batch) gateway(r Route) {
+func (m *batch) gateway(r Route) {
 	if !r.Gateway.IsValid() {
 		return
 	}
 	if r.Gateway.Is4() == r.Dst.Addr().Is4() {
-		m.attr(unix.RTA_GATEWAY, r.Gateway.AsSlice())
+		m.Attr(unix.RTA_GATEWAY, r.Gateway.AsSlice())
 		return
 	}
-	m.attr(unix.RTA_VIA, append(order.AppendUint16(nil, uint16(family(r.Gateway))), r.Gateway.AsSlice()...))
+	m.Attr(unix.RTA_VIA, append(netlink.Order.AppendUint16(nil, uint16(family(r.Gateway))), r.Gateway.AsSlice()...))
 }
 
-func (m *Batch) metrics(r Route) {
+func (m *batch) metrics(r Route) {
 	if r.MTU == 0 && r.AdvMSS == 0 {
 		return
 	}
-	done := m.nest(unix.RTA_METRICS)
+	done := m.Nest(unix.RTA_METRICS)
 	if r.MTU > 0 {
-		m.u32(unix.RTAX_MTU, uint32(r.MTU))
+		m.U32(unix.RTAX_MTU, uint32(r.MTU))
 	}
 	if r.AdvMSS > 0 {
-		m.u32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
+		m.U32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
 	}
 	done()
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
 )
 
 // forwarding is BR_STATE_FORWARDING; 1 and 2 are what a bridge with spanning
@@ -29,7 +31,7 @@ func (c *Conn) WaitPort(ctx context.Context, index int, patience time.Duration) 
 		return l, err
 	}
 	end := time.Now().Add(patience)
-	heard, err := listen(unix.RTMGRP_LINK, unix.RTM_NEWLINK, unix.AF_BRIDGE, index)
+	heard, err := netlink.Listen(unix.RTMGRP_LINK, unix.RTM_NEWLINK, unix.AF_BRIDGE, index)
 	if err != nil {
 		return l, err
 	}
@@ -38,10 +40,10 @@ func (c *Conn) WaitPort(ctx context.Context, index int, patience time.Duration) 
 		if l, err = c.LinkByIndex(index); err != nil || l.settled() {
 			return l, err
 		}
-		if _, err := readable(ctx, end, heard); err != nil {
+		if _, err := netlink.Readable(ctx, end, heard); err != nil {
 			return l, fmt.Errorf("%w: %s, state %d, operational state %d: %w", ErrPort, l.Name, l.Port.State, l.OperState, err)
 		}
-		if err := heard.receive(func(unix.NlMsghdr, []byte) {}); err != nil {
+		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
 			return l, err
 		}
 	}
@@ -57,7 +59,7 @@ var ErrDuplicate = errors.New("duplicate address detection failed")
 // WaitDAD waits until none of the IPv6 addresses is tentative any more. It is
 // called in the pod's namespace.
 func (c *Conn) WaitDAD(ctx context.Context, index int, addresses ...netip.Prefix) error {
-	heard, err := listen(rtmgrpIPv6Addr, unix.RTM_NEWADDR, unix.AF_INET6, index)
+	heard, err := netlink.Listen(rtmgrpIPv6Addr, unix.RTM_NEWADDR, unix.AF_INET6, index)
 	if err != nil {
 		return err
 	}
@@ -70,7 +72,7 @@ func (c *Conn) WaitDAD(ctx context.Context, index int, addresses ...netip.Prefix
 	return nil
 }
 
-func (c *Conn) waitDAD(ctx context.Context, heard *Conn, index int, a netip.Addr) error {
+func (c *Conn) waitDAD(ctx context.Context, heard *netlink.Conn, index int, a netip.Addr) error {
 	for a.Is6() {
 		_, flags, err := c.address6(index, a)
 		switch {
@@ -81,10 +83,10 @@ func (c *Conn) waitDAD(ctx context.Context, heard *Conn, index int, a netip.Addr
 		case flags&unix.IFA_F_TENTATIVE == 0:
 			return nil
 		}
-		if _, err := readable(ctx, time.Time{}, heard); err != nil {
+		if _, err := netlink.Readable(ctx, time.Time{}, heard); err != nil {
 			return err
 		}
-		if err := heard.receive(func(unix.NlMsghdr, []byte) {}); err != nil {
+		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
 			return err
 		}
 	}
@@ -140,13 +142,13 @@ func maskOf(bits int) netip.Addr {
 
 // address6 looks one IPv6 address up, with its flags (IFA_F_*).
 func (c *Conn) address6(index int, a netip.Addr) (bits int, flags uint32, err error) {
-	var m Batch
-	m.add("look up address "+a.String(), unix.RTM_GETADDR, 0)
-	m.b = append(m.b, unix.AF_INET6, 128, 0, 0)
-	m.b = order.AppendUint32(m.b, uint32(index))
-	m.attr(unix.IFA_ADDRESS, a.AsSlice())
-	m.end()
-	body, err := c.ask(&m)
+	var m batch
+	m.Add("look up address "+a.String(), unix.RTM_GETADDR, 0)
+	m.Raw(unix.AF_INET6, 128, 0, 0)
+	m.Raw(netlink.Order.AppendUint32(nil, uint32(index))...)
+	m.Attr(unix.IFA_ADDRESS, a.AsSlice())
+	m.End()
+	body, err := c.Ask(&m.Batch)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -154,9 +156,9 @@ func (c *Conn) address6(index int, a netip.Addr) (bits int, flags uint32, err er
 		return 0, 0, unix.EADDRNOTAVAIL
 	}
 	bits, flags = int(body[1]), uint32(body[2])
-	walk(body[unix.SizeofIfAddrmsg:], func(kind uint16, d []byte) {
+	netlink.Walk(body[unix.SizeofIfAddrmsg:], func(kind uint16, d []byte) {
 		if kind == unix.IFA_FLAGS {
-			flags = order.Uint32(d)
+			flags = netlink.Order.Uint32(d)
 		}
 	})
 	return bits, flags, nil

@@ -2,16 +2,15 @@ package veth
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/delegates/netlink"
 	"github.com/tracewire/tracewire/test/netns"
 )
 
@@ -281,7 +280,7 @@ func open(t *testing.T) *Namespace {
 }
 
 // TestRemove: 300 turns of the same names in the same namespace, both ends
-// gone each time Remove returns, with each kind of child and without one.
+// gone each time Remove returns, with a child and without one.
 func TestRemove(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -290,7 +289,7 @@ func TestRemove(t *testing.T) {
 	}{
 		{"the child waits", 300, func(t *testing.T, w world, index int) error {
 			reaped, err := w.host.Remove(t.Context(), index, false)
-			if reaped != mayReap() {
+			if reaped != netlink.MayReap() {
 				t.Errorf("left to a child: %t", reaped)
 			}
 			return err
@@ -299,7 +298,6 @@ func TestRemove(t *testing.T) {
 			_, err := w.host.Remove(t.Context(), index, true)
 			return err
 		}},
-		{"a child by fork", 50, func(t *testing.T, w world, index int) error { return removeByFork(t, index) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -331,33 +329,6 @@ func collect() {
 	}
 }
 
-func removeByFork(t *testing.T, index int) error {
-	t.Helper()
-	heard, err := listen(unix.RTMGRP_LINK, unix.RTM_DELLINK, unix.AF_UNSPEC, index)
-	if err != nil {
-		return err
-	}
-	defer heard.Close()
-	asked, err := Dial()
-	if err != nil {
-		return err
-	}
-	defer asked.Close()
-	var m Batch
-	m.add("remove interface", unix.RTM_DELLINK, 0)
-	m.ifinfo(index, 0, 0)
-	m.end()
-	var before uint64
-	all := ^uint64(0)
-	_ = sigmask(&all, &before)
-	pid := forkSender(uintptr(asked.fd), unsafe.Pointer(unsafe.SliceData(m.b)), unsafe.Pointer(&toKernel), uintptr(len(m.b)))
-	_ = sigmask(&before, nil)
-	if pid <= 0 {
-		return fmt.Errorf("no child: %d", pid)
-	}
-	return removed(t.Context(), heard, asked)
-}
-
 // TestRemoveTells: an interface that is gone is success, one that the kernel
 // does not give up is its error, at once.
 func TestRemoveTells(t *testing.T) {
@@ -377,7 +348,7 @@ func TestRemoveTells(t *testing.T) {
 
 // TestChildKeepsNothing: no pipe that a runtime waits for, and no lock.
 func TestChildKeepsNothing(t *testing.T) {
-	if !mayReap() {
+	if !netlink.MayReap() {
 		t.Skip("no child is made here: pid 1 runs us, or the race detector does")
 	}
 	w := newWorld(t)

@@ -1,4 +1,4 @@
-package veth
+package netlink
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen opens a socket that hears the groups (RTMGRP_*), and of those only
+// Listen opens a socket that hears the groups (RTMGRP_*), and of those only
 // messages of the kind about one interface: without the filter each of a
 // hundred processes would be woken by the interfaces of all others.
 // The family is the first byte after the message's header.
-func listen(groups uint32, kind uint16, family byte, index int) (*Conn, error) {
+func Listen(groups uint32, kind uint16, family byte, index int) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
@@ -34,8 +34,8 @@ func listen(groups uint32, kind uint16, family byte, index int) (*Conn, error) {
 // loads in network byte order, the kernel wrote in its own.
 func filter(kind uint16, family byte, index int) []unix.SockFilter {
 	var k, i [4]byte
-	order.PutUint16(k[:], kind)
-	order.PutUint32(i[:], uint32(index))
+	Order.PutUint16(k[:], kind)
+	Order.PutUint32(i[:], uint32(index))
 	const eq = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4},
@@ -49,9 +49,9 @@ func filter(kind uint16, family byte, index int) []unix.SockFilter {
 	}
 }
 
-// readable waits until one of the sockets has something to read, or ctx ends,
+// Readable waits until one of the sockets has something to read, or ctx ends,
 // or end comes, where it is not zero.
-func readable(ctx context.Context, end time.Time, conns ...*Conn) ([]bool, error) {
+func Readable(ctx context.Context, end time.Time, conns ...*Conn) ([]bool, error) {
 	if d, bounded := ctx.Deadline(); bounded && (end.IsZero() || d.Before(end)) {
 		end = d
 	}

@@ -1,6 +1,6 @@
 //go:build !race
 
-package veth
+package netlink
 
 import "unsafe"
 

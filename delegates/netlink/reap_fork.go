@@ -1,6 +1,6 @@
 //go:build (amd64 || arm64) && !race
 
-package veth
+package netlink
 
 import (
 	"syscall"

@@ -1,6 +1,6 @@
 //go:build (amd64 || arm64) && !race
 
-package veth
+package netlink
 
 import (
 	"syscall"
@@ -12,12 +12,12 @@ import (
 // canReap tells that a child can be cloned here.
 const canReap = true
 
-// reap sends the request from a child process, and tells whether there is one.
+// Reap sends the request from a child process, and tells whether there is one.
 // The child is no Go program any more: it lets go of everything but the socket,
 // sends, and exits when the kernel is through with the request. It holds no
 // lock: POSIX locks are not inherited, and the descriptors of flocks are
 // closed. Signals are blocked so that no handler of ours runs in it.
-func reap(fd int, request []byte) bool {
+func Reap(fd int, request []byte) bool {
 	// Request, address and stack are in a page that is never given back: the
 	// child may read it after we have gone on.
 	page, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

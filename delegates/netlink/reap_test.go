@@ -1,0 +1,96 @@
+//go:build (amd64 || arm64) && !race
+
+package netlink
+
+import (
+	"errors"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/test/netns"
+)
+
+func request(kind, flags uint16, index int, attrs func(*Batch)) *Batch {
+	m := &Batch{}
+	m.Add("request", kind, flags)
+	m.IfInfo(index, 0, 0)
+	attrs(m)
+	m.End()
+	return m
+}
+
+// bridge makes one and returns its index.
+func bridge(t *testing.T, c *Conn) int {
+	t.Helper()
+	err := c.Do(request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, 0, func(m *Batch) {
+		m.Str(unix.IFLA_IFNAME, "br0")
+		done := m.Nest(unix.IFLA_LINKINFO)
+		m.Str(unix.IFLA_INFO_KIND, "bridge")
+		done()
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := c.Index("br0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
+// TestChildren: each kind of child sends the request, again and again, and the
+// kernel's answer or announcement comes to the parent.
+func TestChildren(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		send func(fd int, request []byte) bool
+	}{
+		{"the usual", Reap},
+		{"by fork", func(fd int, request []byte) bool {
+			var before uint64
+			all := ^uint64(0)
+			_ = sigmask(&all, &before)
+			pid := forkSender(uintptr(fd), unsafe.Pointer(unsafe.SliceData(request)), unsafe.Pointer(&toKernel), uintptr(len(request)))
+			_ = sigmask(&before, nil)
+			return pid > 0
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			netns.Enter(t)
+			c, err := Dial(unix.NETLINK_ROUTE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			for range 50 {
+				index := bridge(t, c)
+				heard, err := Listen(unix.RTMGRP_LINK, unix.RTM_DELLINK, unix.AF_UNSPEC, index)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !tt.send(c.Fd(), request(unix.RTM_DELLINK, 0, index, func(*Batch) {}).Bytes()) {
+					t.Fatal("no child")
+				}
+				if ready, err := Readable(t.Context(), time.Now().Add(5*time.Second), heard); err != nil || !ready[0] {
+					t.Fatalf("not announced: %v, %v", ready, err)
+				}
+				heard.Close()
+				if _, err := c.Index("br0"); !Gone(err) {
+					t.Fatal(err)
+				}
+				if err := c.Receive(func(h unix.NlMsghdr, body []byte) { err = Answer(h, body) }); err != nil {
+					t.Fatal(err)
+				}
+				if err != nil {
+					t.Fatalf("the kernel answered %v", err)
+				}
+				if _, err := unix.Wait4(-1, nil, unix.WALL, nil); err != nil && !errors.Is(err, unix.ECHILD) {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

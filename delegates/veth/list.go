@@ -1,0 +1,104 @@
+package veth
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
+)
+
+// Addresses lists the addresses of an interface.
+func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
+	var m batch
+	m.Add("list addresses", unix.RTM_GETADDR, 0)
+	m.Raw(unix.AF_UNSPEC, 0, 0, 0)
+	m.Raw(netlink.Order.AppendUint32(nil, 0)...)
+	m.End()
+	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
+		if len(body) < unix.SizeofIfAddrmsg || int(netlink.Order.Uint32(body[4:])) != index {
+			return
+		}
+		if p := readAddress(body); p.IsValid() {
+			out = append(out, p)
+		}
+	})
+	return out, err
+}
+
+// readAddress reads a struct ifaddrmsg and its attributes. IFA_LOCAL is the
+// interface's own where both are there: IFA_ADDRESS is then the peer's.
+func readAddress(body []byte) netip.Prefix {
+	var own, other netip.Addr
+	netlink.Walk(body[unix.SizeofIfAddrmsg:], func(kind uint16, d []byte) {
+		switch kind {
+		case unix.IFA_LOCAL:
+			own, _ = netip.AddrFromSlice(d)
+		case unix.IFA_ADDRESS:
+			other, _ = netip.AddrFromSlice(d)
+		}
+	})
+	if !own.IsValid() {
+		own = other
+	}
+	return netip.PrefixFrom(own, int(body[1]))
+}
+
+// Installed is a route as the kernel has it.
+type Installed struct {
+	Route
+	Index int // of the interface it goes through, 0 for several next hops
+}
+
+// Routes lists the unicast routes of all tables.
+func (c *Conn) Routes() (out []Installed, err error) {
+	var m batch
+	m.Add("list routes", unix.RTM_GETROUTE, 0)
+	m.Raw(make([]byte, unix.SizeofRtMsg)...)
+	m.End()
+	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
+		if len(body) >= unix.SizeofRtMsg && body[7] == unix.RTN_UNICAST {
+			out = append(out, readRoute(body))
+		}
+	})
+	return out, err
+}
+
+// readRoute reads a struct rtmsg and its attributes (rtnetlink(7)).
+func readRoute(body []byte) (r Installed) {
+	scope := int(body[6])
+	r.Table, r.Scope = int(body[4]), &scope
+	dst := netip.IPv4Unspecified()
+	if body[0] == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
+	}
+	netlink.Walk(body[unix.SizeofRtMsg:], func(kind uint16, d []byte) {
+		switch kind {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(d)
+		case unix.RTA_GATEWAY:
+			r.Gateway, _ = netip.AddrFromSlice(d)
+		case unix.RTA_VIA:
+			r.Gateway, _ = netip.AddrFromSlice(d[2:])
+		case unix.RTA_OIF:
+			r.Index = int(netlink.Order.Uint32(d))
+		case unix.RTA_PRIORITY:
+			r.Priority = int(netlink.Order.Uint32(d))
+		case unix.RTA_TABLE:
+			r.Table = int(netlink.Order.Uint32(d))
+		case unix.RTA_METRICS:
+			netlink.Walk(d, r.metric)
+		}
+	})
+	r.Dst = netip.PrefixFrom(dst, int(body[1]))
+	return r
+}
+
+func (r *Installed) metric(kind uint16, d []byte) {
+	switch kind {
+	case unix.RTAX_MTU:
+		r.MTU = int(netlink.Order.Uint32(d))
+	case unix.RTAX_ADVMSS:
+		r.AdvMSS = int(netlink.Order.Uint32(d))
+	}
+}
