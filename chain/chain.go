@@ -48,9 +48,6 @@ type Chain struct {
 	Records cache.Dir
 	Boot    string    // boot id of this kernel
 	Start   time.Time // of the operation
-	// Sync is when the record is made to outlive a power cut: auto (before a
-	// step whose state does), always or never.
-	Sync string
 	// Lock waits for the attachment's lock. It is held until the process ends.
 	Lock func(context.Context, delegates.Attachment) error
 	// Build reads the steps' configuration. The Steps are usable also beside an
@@ -64,6 +61,7 @@ type Chain struct {
 	Accept func(*types100.Result) error
 
 	journal *cache.Journal // nil until there is a record
+	barren  bool           // IPAM failed before it made anything
 }
 
 // Add makes an attachment. What it made is taken back when it fails.
@@ -101,7 +99,8 @@ func row(ctx context.Context, name string, do func(context.Context) error) error
 }
 
 // read takes the attachment's lock and replays its record, in a span; then
-// looks at it, where look is not nil.
+// looks at it, where look is not nil. A record that can not be read is moved
+// out of the way, and counts as none: what it stood for is found without it.
 func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(context.Context, cache.Record) error) (r cache.Record, err error) {
 	err = row(ctx, "cache.read", func(ctx context.Context) error {
 		asked := time.Now()
@@ -109,19 +108,34 @@ func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(cont
 			return err
 		}
 		trace.Set(ctx, trace.KeyLockWait.Float64(float64(time.Since(asked).Microseconds())/1000))
-		if r, err = c.Records.Read(a); err != nil {
-			return err
-		}
+		r = c.replay(ctx, a)
 		trace.Set(ctx, trace.KeyRecord.String(string(r.State)), trace.KeyRecordSize.Int64(r.Size))
-		if r.Damaged || r.State == cache.Unreadable {
-			trace.Warn(ctx, "record is damaged", trace.KeyRecordSize.Int64(r.Size))
-		}
 		if look == nil {
 			return nil
 		}
 		return look(ctx, r)
 	})
 	return r, err
+}
+
+// replay reads the record.
+func (c *Chain) replay(ctx context.Context, a delegates.Attachment) cache.Record {
+	r, err := c.Records.Read(a)
+	if r.Damaged {
+		trace.Warn(ctx, "record is damaged: what can be read of it is used", trace.KeyRecordSize.Int64(r.Size))
+	}
+	if r.State != cache.Unreadable {
+		return r
+	}
+	why := "it holds no line that can be read"
+	if err != nil {
+		why = err.Error()
+	}
+	trace.Warn(ctx, "record can not be read", trace.KeyError.String(why))
+	if _, err := c.Records.Quarantine(a, why); err != nil {
+		trace.Warn(ctx, "record can not be moved to quarantine", trace.KeyError.String(err.Error()))
+	}
+	return cache.Record{State: cache.None}
 }
 
 // vacant is an error when the attachment exists (CNI spec 1.1.0, section 2:
@@ -143,8 +157,12 @@ func (c *Chain) clear(ctx context.Context, old cache.Record, call delegates.Call
 		return nil
 	}
 	trace.Link(ctx, trace.ParseContext(old.Span))
-	trace.Warn(ctx, "took back what an earlier ADD of this attachment left", trace.KeyRecord.String(string(old.State)))
-	return trace.Run(ctx, "undo", func(ctx context.Context) error { return c.remove(ctx, old, call) })
+	trace.Warn(ctx, "an earlier ADD of this attachment is taken back", trace.KeyRecord.String(string(old.State)))
+	err := trace.Run(ctx, "undo", func(ctx context.Context) error { return c.remove(ctx, old, call, "") })
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrLeft, err)
+	}
+	return nil
 }
 
 // wire runs the steps forward and commits the record.
@@ -166,16 +184,11 @@ func (c *Chain) wire(ctx context.Context, s Steps, call delegates.Call) (r *type
 	return r, err
 }
 
-// lease asks for addresses and writes them down. What an executed plugin
-// leaves behind may outlive this kernel, so the record has to as well.
+// lease asks for addresses and writes them down.
 func (c *Chain) lease(ctx context.Context, s Steps, call delegates.Call) (*types100.Result, error) {
-	if c.Sync == "always" || c.Sync == "auto" && s.Late {
-		if err := c.journal.Sync(); err != nil {
-			return nil, err
-		}
-	}
 	r, err := s.IPAM.Add(ctx, call)
 	if err != nil {
+		c.barren = errors.As(err, &delegates.NothingMade{})
 		return nil, err
 	}
 	if len(r.IPs) == 0 {
@@ -188,10 +201,7 @@ func (c *Chain) commit(r *types100.Result) error {
 	if err := c.Accept(r); err != nil {
 		return fmt.Errorf("%w: %w", ErrVersion, err)
 	}
-	if err := c.journal.Result(r); err != nil || c.Sync != "always" {
-		return err
-	}
-	return c.journal.Sync()
+	return c.journal.Result(r)
 }
 
 // Told writes down that spool and log have the ADD.

@@ -18,28 +18,16 @@ func (c *Chain) Del(ctx context.Context, call delegates.Call, span string) error
 		return err
 	}
 	trace.Link(ctx, trace.ParseContext(r.Span))
-	if err := c.remove(ctx, r, call, func() error { return c.journal.Deleting(span) }); err != nil {
+	if err := c.remove(ctx, r, call, span); err != nil {
 		return fmt.Errorf("%w: %w", ErrLeft, err)
 	}
 	return nil
 }
 
 // remove takes back what a record stands for, with the configuration that its
-// ADD used. What can not be written down keeps nothing from being freed: first
-// is called with the journal open, and its error is a warning.
-func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, first ...func() error) error {
-	var opened error
-	if r.State != cache.None {
-		c.journal, opened = c.Records.Open(r, call.Attachment, c.Start)
-	}
-	for _, f := range first {
-		if c.journal == nil {
-			break
-		}
-		if err := f(); err != nil {
-			trace.Warn(ctx, "record can not be written", trace.KeyError.String(err.Error()))
-		}
-	}
+// ADD used. What can not be written down keeps nothing from being freed.
+func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, span string) error {
+	opened := c.open(ctx, r, call.Attachment, span)
 	if len(r.Conf) > 0 {
 		call.Conf, call.Args = r.Conf, r.Args
 	}
@@ -54,12 +42,29 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 	return errors.Join(opened, c.down(ctx, steps, call))
 }
 
+// open opens the record to be written, and writes down that a DEL began.
+func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment, span string) (err error) {
+	if r.State == cache.None {
+		return nil
+	}
+	if c.journal, err = c.Records.Open(r, a, c.Start); err != nil {
+		return err
+	}
+	if err := c.journal.Deleting(span); err != nil {
+		trace.Warn(ctx, "record can not be written", trace.KeyError.String(err.Error()))
+	}
+	return nil
+}
+
 // undo takes back a failed ADD, the step that failed too.
 func (c *Chain) undo(ctx context.Context, s Steps, call delegates.Call) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	err := trace.Run(ctx, "undo", func(ctx context.Context) error {
 		call.Made = c.journal.Record().Made(c.Boot)
+		if c.barren {
+			s.IPAM = nil
+		}
 		return c.down(ctx, s, call)
 	})
 	if err != nil {
@@ -73,6 +78,11 @@ func (c *Chain) undo(ctx context.Context, s Steps, call delegates.Call) error {
 // so that no address is free while the old pod answers on it.
 func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 	call.Journal, call.Lease = nil, nil
+	if c.journal != nil {
+		call.Journal = lenient{c.journal, func(err error) {
+			trace.Warn(ctx, "record can not be written", trace.KeyError.String(err.Error()))
+		}}
+	}
 	steps := []trace.Row{{Name: s.Name, Do: func(ctx context.Context) error { return s.Main.Del(ctx, call) }}}
 	if s.IPAM != nil {
 		ipam := trace.Row{Name: "ipam", Do: func(ctx context.Context) error { return s.IPAM.Del(ctx, call) }}
@@ -82,10 +92,39 @@ func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 	}
 	var errs []error
 	for _, step := range steps {
-		errs = append(errs, trace.Rows(ctx, nil, step))
+		errs = append(errs, c.one(ctx, step))
 	}
 	if err := errors.Join(errs...); err != nil || c.journal == nil {
 		return err
 	}
 	return row(ctx, "cache.delete", func(context.Context) error { return c.journal.Remove() })
+}
+
+// one runs one step. It has its turn also when another used up the time or
+// panicked.
+func (c *Chain) one(ctx context.Context, step trace.Row) error {
+	if ctx.Err() != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		ctx = late
+	}
+	return Guard(ctx, func() error { return trace.Rows(ctx, nil, step) })
+}
+
+// lenient is the journal of a DEL: phases that can not be written down on a
+// full disk keep nothing from being freed.
+type lenient struct {
+	*cache.Journal
+	warn func(error)
+}
+
+func (l lenient) Begin(phase string) error { return l.told(l.Journal.Begin(phase)) }
+func (l lenient) End(phase string) error   { return l.told(l.Journal.End(phase)) }
+func (l lenient) Asked() error             { return l.told(l.Journal.Asked()) }
+
+func (l lenient) told(err error) error {
+	if err != nil {
+		l.warn(err)
+	}
+	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/tracewire/tracewire/trace"
 )
 
@@ -18,7 +16,7 @@ var ErrPanic = errors.New("panic")
 func Guard(ctx context.Context, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			trace.Warn(ctx, "panic", attribute.String("exception.stacktrace", string(debug.Stack())))
+			trace.Warn(ctx, "panic", trace.KeyStack.String(string(debug.Stack())))
 			err = fmt.Errorf("%w: %v", ErrPanic, p)
 		}
 	}()

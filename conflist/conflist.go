@@ -4,6 +4,7 @@ package conflist
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
@@ -11,6 +12,9 @@ import (
 
 // MaxBytes bounds a network configuration on standard input.
 const MaxBytes = 4 << 20
+
+// maxName bounds a network's name in bytes: it names folders (NAME_MAX).
+const maxName = 255
 
 // Defaults of the object "tracewire".
 const (
@@ -55,6 +59,9 @@ func Parse(doc *Value) Network {
 		Type:       doc.At("type").Text(),
 		IPAM:       doc.At("ipam").At("type").Text(),
 		Tracewire:  ours(doc.At("tracewire")),
+	}
+	if len(n.Name) > maxName {
+		doc.At("name").Fail(fmt.Sprintf("must be at most %d bytes", maxName))
 	}
 	if prev := doc.At("prevResult"); prev.Given() {
 		n.Prev = prev.Raw

@@ -43,13 +43,19 @@ func (v *Value) Refuse() { v.Add(Unsupported(v.Path, v.Raw)) }
 func (v *Value) Add(err error) {
 	var f, before *fault
 	for _, e := range *v.errs {
-		if errors.As(err, &f) && errors.As(e, &before) && strings.HasPrefix(f.key, before.key) {
+		if errors.As(err, &f) && errors.As(e, &before) && within(f.key, before.key) {
 			return
 		}
 	}
 	if err != nil {
 		*v.errs = append(*v.errs, err)
 	}
+}
+
+// within tells that a key is another or stands below it.
+func within(key, other string) bool {
+	below, ok := strings.CutPrefix(key, other)
+	return ok && (below == "" || below[0] == '.' || below[0] == '[')
 }
 
 // Given tells that the key is there and not null.

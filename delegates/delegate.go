@@ -78,8 +78,9 @@ type Journal interface {
 	// Plan writes down names, MACs, addresses and routes, before the kernel is
 	// touched. A later plan replaces an earlier one.
 	Plan(*types100.Result) error
-	// Sync makes all lines so far outlive a power cut.
-	Sync() error
+	// Asked writes down that a plugin's executable is about to run, whose state may
+	// outlive this kernel: the record then outlives it too.
+	Asked() error
 	// Begin and End write down the phases.
 	trace.Watcher
 }
@@ -97,13 +98,21 @@ type Delegate interface {
 	Check(context.Context, Call) error
 }
 
+// NothingMade is the error of an Add that failed before it made anything: its
+// Del need not be called, and might only wait for what Add waited for.
+type NothingMade struct{ Err error }
+
+// Error implements error.
+func (n NothingMade) Error() string { return n.Err.Error() }
+
+// Unwrap is the cause.
+func (n NothingMade) Unwrap() error { return n.Err }
+
 // Finding is one difference that CHECK found.
 type Finding struct {
 	Code     string `json:"code"` // a reason code of chain/codes: "veth.missing"
 	Expected string `json:"expected"`
 	Found    string `json:"found"`
-	// Mends tells that a new ADD would put it right.
-	Mends bool `json:"-"`
 }
 
 // Findings is the error of a Check that looked and found differences.

@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -26,14 +23,8 @@ import (
 // ErrPlugin marks what a delegated plugin's executable did wrong.
 var ErrPlugin = errors.New("delegated plugin failed")
 
-const (
-	maxAnswer = 4 << 20 // bytes of a plugin's standard output
-	maxStderr = 4 << 10 // bytes kept of its standard error
-	maxQuoted = 256     // bytes of an answer quoted in an error
-)
-
-// ExecPhase is the phase in which a delegated plugin's executable runs.
-const ExecPhase = "exec"
+// maxQuoted is how many bytes of an answer an error quotes.
+const maxQuoted = 256
 
 // Plugin is a step that a delegated plugin's executable does (CNI spec 1.1.0,
 // section 4).
@@ -62,16 +53,49 @@ func (p Plugin) Add(ctx context.Context, c Call) (*types100.Result, error) {
 		return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, nil
 	}
 	r, err := Result(head.CNIVersion, out)
+	if err == nil {
+		err = sound(r)
+	}
 	if err != nil {
 		return nil, p.failed("answer: %w: %s", err, quoted(out))
 	}
 	return r, nil
 }
 
+// sound is an error for an answer that no interface can be given.
+func sound(r *types100.Result) error {
+	seen := map[string]bool{}
+	for _, ip := range r.IPs {
+		ones, bits := ip.Address.Mask.Size()
+		four := ip.Address.IP.To4() != nil
+		if four != (bits == 32) || len(ip.Address.IP) == 0 || bits == 0 || ones == 0 {
+			return fmt.Errorf("%s is no address with a prefix length", ip.Address.String())
+		}
+		if ip.Gateway != nil && four != (ip.Gateway.To4() != nil) {
+			return fmt.Errorf("gateway %s of address %s is of another family", ip.Gateway, ip.Address.String())
+		}
+		if seen[ip.Address.IP.String()] {
+			return fmt.Errorf("address %s stands twice", ip.Address.IP)
+		}
+		seen[ip.Address.IP.String()] = true
+	}
+	for _, route := range r.Routes {
+		if _, bits := route.Dst.Mask.Size(); bits == 0 || len(route.Dst.IP) == 0 {
+			return fmt.Errorf("route to %s has no destination", route.Dst.String())
+		}
+	}
+	return nil
+}
+
 // Del implements Delegate. A plugin that ADD never came to run has nothing to
-// take back, and may not even be there.
+// take back, and may not even be there; nor is one missed of which neither
+// record nor prevResult has an address.
 func (p Plugin) Del(ctx context.Context, c Call) error {
 	if c.Made.Known && !c.Made.Asked {
+		return nil
+	}
+	if _, err := Find(p.Type, c.Path); err != nil && !c.Made.Known && (c.Before == nil || len(c.Before.IPs) == 0) {
+		trace.Warn(ctx, "IPAM plugin is missing, and nothing is known that it gave", trace.KeyError.String(err.Error()))
 		return nil
 	}
 	_, err := p.run(ctx, "DEL", c)
@@ -98,7 +122,12 @@ func (p Plugin) run(ctx context.Context, verb string, c Call) (out []byte, err e
 	if err != nil {
 		return nil, p.failed("configuration: %w", err)
 	}
-	err = trace.Rows(ctx, c.Watcher(), trace.Row{Name: ExecPhase, Do: func(ctx context.Context) error {
+	if c.Journal != nil {
+		if err := c.Journal.Asked(); err != nil {
+			return nil, err
+		}
+	}
+	err = trace.Rows(ctx, c.Watcher(), trace.Row{Name: "exec", Do: func(ctx context.Context) error {
 		trace.Set(ctx, trace.KeyPlugin.String(path))
 		out, err = p.exec(ctx, path, environ(ctx, verb, c), conf)
 		return err
@@ -195,32 +224,19 @@ func (p Plugin) exec(ctx context.Context, path string, env []string, stdin []byt
 }
 
 func (p Plugin) once(ctx context.Context, path string, env []string, stdin []byte) ([]byte, error) {
-	// The signal at our death follows the thread that forked (prctl(2), PR_SET_PDEATHSIG).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	stdout, stderr := &capped{max: maxAnswer}, &capped{max: maxStderr}
-	cmd := exec.CommandContext(ctx, path)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if stderr.b.Len() > 0 {
-		trace.Warn(ctx, "standard error of "+p.Type, trace.KeyStderr.String(stderr.b.String()))
+	stdout, stderr, err := Run(ctx, path, nil, env, stdin)
+	if len(stderr) > 0 {
+		trace.Warn(ctx, "standard error of "+p.Type, trace.KeyStderr.String(string(stderr)))
 	}
-	if ctx.Err() != nil {
-		return nil, p.failed("%w", ctx.Err())
-	}
-	if perr := (*fs.PathError)(nil); errors.As(err, &perr) {
+	switch perr := (*fs.PathError)(nil); {
+	case err == nil:
+		return stdout, nil
+	case ctx.Err() != nil, errors.As(err, &perr):
 		return nil, p.failed("%w", err)
+	case errors.Is(err, errLong):
+		return nil, p.failed("%w: %s", err, quoted(stdout))
 	}
-	if err != nil {
-		return nil, p.failed("%w", said(err, stdout.b.Bytes(), stderr.b.Bytes()))
-	}
-	if stdout.over {
-		return nil, p.failed("answer is longer than %d bytes: %s", maxAnswer, quoted(stdout.b.Bytes()))
-	}
-	return stdout.b.Bytes(), nil
+	return nil, p.failed("%w", said(err, stdout, stderr))
 }
 
 // said is the error that a plugin printed, else what can be told.
@@ -237,21 +253,4 @@ func quoted(b []byte) string {
 		return fmt.Sprintf("%q...", b[:maxQuoted])
 	}
 	return fmt.Sprintf("%q", b)
-}
-
-// capped keeps the first bytes and takes the rest, so that the writer ends.
-type capped struct {
-	b    bytes.Buffer
-	max  int
-	over bool
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	room := c.max - c.b.Len()
-	if len(p) > room {
-		c.over = true
-		c.b.Write(p[:room])
-		return len(p), nil
-	}
-	return c.b.Write(p)
 }

@@ -68,5 +68,5 @@ func checkAny(dir string, owner Reservation) error {
 }
 
 func missing(expected, found string) delegates.Findings {
-	return delegates.Findings{{Code: "ipam.reservation", Expected: expected, Found: found, Mends: true}}
+	return delegates.Findings{{Code: "ipam.reservation", Expected: expected, Found: found}}
 }

@@ -40,7 +40,7 @@ func (h HostLocal) Add(ctx context.Context, c delegates.Call) (*types100.Result,
 	}
 	s, err := makeStore(ctx, dir, of(c.Attachment))
 	if err != nil {
-		return nil, err
+		return nil, delegates.NothingMade{Err: err}
 	}
 	defer s.unlock()
 	if err := h.fill(s, res); err != nil {

@@ -519,7 +519,7 @@ func TestStrangeFiles(t *testing.T) {
 func TestCheck(t *testing.T) {
 	const me, you = "c1\r\neth0", "c2\r\neth0"
 	finding := func(expected, found string) delegates.Findings {
-		return delegates.Findings{{Code: "ipam.reservation", Expected: expected, Found: found, Mends: true}}
+		return delegates.Findings{{Code: "ipam.reservation", Expected: expected, Found: found}}
 	}
 	one := delegates.Made{Known: true, Reserved: result("10.1.0.2"), Result: result("10.1.0.2", "10.9.9.9")}
 	for _, tt := range []struct {

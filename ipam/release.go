@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
@@ -23,7 +24,7 @@ func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
 		return err
 	}
 	s, err := openStore(ctx, dir, of(c.Attachment))
-	if errors.Is(err, fs.ErrNotExist) {
+	if noStore(err) {
 		return nil
 	}
 	if err != nil {
@@ -36,6 +37,11 @@ func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
 	}
 	n, errPrev := s.releaseListed(previous(c.Prev))
 	return errors.Join(errPrev, s.releaseAll(n))
+}
+
+// noStore tells that there is no folder, or can be none of that name.
+func noStore(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
 // releaseListed tells how many of the addresses were the owner's.

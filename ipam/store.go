@@ -27,9 +27,9 @@ const (
 	cursorPrefix = "last_reserved_ip."
 )
 
-// maxContent bounds what is read of a reservation file. An id and an interface
-// name are far shorter.
-const maxContent = 4096
+// maxContent bounds what is read of a reservation file, in bytes: an id comes by
+// one environment variable, which the kernel bounds by 128 KiB (execve(2)).
+const maxContent = 1 << 18
 
 // folder is where a network's reservations are. The name was checked where it
 // came in; here it becomes a path, so it is looked at again.

@@ -32,8 +32,10 @@ const (
 	KeyPlugin      = attribute.Key("cni.plugin")        // executable of a delegated plugin, a path
 	KeyReaped      = attribute.Key("cni.reaped")        // the wait of the interface's removal was left to a child, true
 	KeyStderr      = attribute.Key("cni.plugin.stderr") // what a delegated plugin wrote there, bounded
-	KeyLockWait    = attribute.Key("cni.lock.wait_ms")  // time waited for a lock in milliseconds, 1.25
-	KeyReservation = attribute.Key("cni.reservation")   // reservation files released, 2
+	KeySysctl      = attribute.Key("cni.sysctl")        // below net/, "ipv4/conf/eth0/arp_notify"
+	KeyStack       = attribute.Key("exception.stacktrace")
+	KeyLockWait    = attribute.Key("cni.lock.wait_ms") // time waited for a lock in milliseconds, 1.25
+	KeyReservation = attribute.Key("cni.reservation")  // reservation files released, 2
 )
 
 // Keys of the resource.

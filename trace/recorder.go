@@ -173,7 +173,7 @@ func put(attrs []attribute.KeyValue, a attribute.KeyValue) []attribute.KeyValue 
 func (s *span) AddEvent(name string, options ...api.EventOption) { s.addEvent(name, false, options...) }
 
 func (s *span) addEvent(name string, warn bool, options ...api.EventOption) {
-	cfg := api.NewEventConfig(options...)
+	cfg := api.NewEventConfig(append([]api.EventOption{api.WithTimestamp(s.r.now())}, options...)...)
 	e := event{name: name, at: cfg.Timestamp(), attrs: cfg.Attributes(), warn: warn}
 	s.change(func() { s.events = append(s.events, e) })
 }

@@ -41,13 +41,12 @@ func (s Spool) Write(r *Recorder, resource []attribute.KeyValue) error {
 	path := filepath.Join(s.Dir, name+SegmentSuffix)
 	for range 3 {
 		created, err := appendSegment(path, line)
-		if errors.Is(err, errUnlinked) {
-			continue
-		}
 		if created {
 			s.enforce(name + SegmentSuffix)
 		}
-		return err
+		if !errors.Is(err, errUnlinked) {
+			return err
+		}
 	}
 	return &fs.PathError{Op: "append", Path: path, Err: errUnlinked}
 }
@@ -67,17 +66,21 @@ func appendSegment(path string, line []byte) (created bool, err error) {
 		return false, errUnlinked
 	}
 	var st unix.Stat_t
+	if err := writeLine(fd, path, line); err != nil {
+		return created, err
+	}
+	// The name may have gone between opening and locking.
 	if unix.Fstat(fd, &st) == nil && st.Nlink == 0 {
 		return false, errUnlinked
 	}
-	return created, writeLine(fd, path, line)
+	return created, nil
 }
 
 // openAppend opens a file of lines, and makes it and its folders where they
 // are missing. A symbolic link is refused: another user may have planted it.
 // A file of the os package would bring the poller with it, for one write.
 func openAppend(path string, dirMode os.FileMode) (fd int, created bool, err error) {
-	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err = unix.Open(path, flags, 0)
 	if errors.Is(err, unix.ENOENT) {
 		created = true
@@ -89,26 +92,42 @@ func openAppend(path string, dirMode os.FileMode) (fd int, created bool, err err
 		}
 		fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
 	}
+	var st unix.Stat_t
+	if err == nil && (unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG) {
+		_ = unix.Close(fd)
+		err = unix.ENXIO
+	}
 	if err != nil {
 		return -1, false, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return fd, created, nil
 }
 
-// writeLine writes once. A line that a full disk tore is ended, so that it
-// spoils no other.
+// writeLine writes once. A line that a full disk tore is ended before the next
+// begins, so that it spoils no other.
 func writeLine(fd int, path string, line []byte) error {
+	if torn(fd) {
+		line = append([]byte{'\n'}, line...)
+	}
 	n, err := unix.Write(fd, line)
-	if err == nil && n == len(line) {
-		return nil
-	}
-	if n > 0 {
-		_, _ = unix.Write(fd, []byte{'\n'})
-	}
-	if err == nil {
+	if err == nil && n < len(line) {
 		err = unix.ENOSPC
 	}
-	return &fs.PathError{Op: "write", Path: path, Err: err}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
+}
+
+// torn tells that a file's last line has no end.
+func torn(fd int) bool {
+	var st unix.Stat_t
+	var last [1]byte
+	if unix.Fstat(fd, &st) != nil || st.Size == 0 {
+		return false
+	}
+	n, _ := unix.Pread(fd, last[:], st.Size-1)
+	return n == 1 && last[0] != '\n'
 }
 
 // enforce removes the oldest segments until the folder is within its budget.
@@ -130,11 +149,21 @@ func (s Spool) enforce(current string) {
 		if total <= s.MaxBytes || n == current {
 			return
 		}
-		if os.Remove(filepath.Join(s.Dir, n)) == nil {
+		if drop(filepath.Join(s.Dir, n)) {
 			total -= size[n]
 			Dropped()
 		}
 	}
+}
+
+// drop removes a segment, unless somebody writes to it or reads it now.
+func drop(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil && unix.Unlink(path) == nil
 }
 
 // Dropped counts one loss. It never fails: there is nobody left to tell.

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -64,13 +65,15 @@ type Record struct {
 	Reserved Result
 	Plan     Result
 	Result   Result // what ADD answered
+	Asked    bool   // an executed IPAM plugin was run, or was about to be
 	Told     bool   // spool and log have ADD
 	Deleting string // traceparent of the DEL that began; empty when none did
 	Size     int64  // bytes
 	Damaged  bool   // a line before the last can not be read
 
 	good   int64    // end of the last good line
-	phases [][]byte // lines of begin and end, read only when they are asked for
+	unread [][]byte // lines of begin and end, read only when they are asked for
+	phases []Phase  // that were read
 }
 
 // Result is a result as a line has it, read only when it is asked for; empty
@@ -95,17 +98,22 @@ func (r *Record) Made(boot string) delegates.Made {
 	if m.Result == nil {
 		m.Result = r.Plan.Get()
 	}
-	m.Asked = m.Reserved != nil || slices.ContainsFunc(r.Phases(), func(p Phase) bool { return p.Name == delegates.ExecPhase })
+	m.Asked = r.Asked
 	return m
 }
 
 // Dir is the folder of records, <stateDir>/attachments.
-type Dir string
+type Dir struct {
+	Path string
+	// Sync is when a record is made to outlive a power cut: auto (before a plugin
+	// runs whose state does), always or never.
+	Sync string
+}
 
-// Path is the file of an attachment's record. No two attachments share one:
+// File is the file of an attachment's record. No two attachments share one:
 // a container id holds no colon.
-func (d Dir) Path(a delegates.Attachment) string {
-	return filepath.Join(string(d), short(a.Network), short(a.ContainerID+":"+a.IfName))
+func (d Dir) File(a delegates.Attachment) string {
+	return filepath.Join(d.Path, short(a.Network), short(a.ContainerID+":"+a.IfName))
 }
 
 // maxName is the longest file name in bytes (NAME_MAX).
@@ -123,7 +131,7 @@ func short(name string) string {
 
 // Read replays an attachment's journal. One that is not there is State None.
 func (d Dir) Read(a delegates.Attachment) (Record, error) {
-	b, err := readFile(d.Path(a))
+	b, err := readFile(d.File(a))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{State: None}, nil
 	}
@@ -131,6 +139,12 @@ func (d Dir) Read(a delegates.Attachment) (Record, error) {
 		return Record{State: Unreadable}, err
 	}
 	return Replay(b), nil
+}
+
+// BootID is this boot of the kernel (random(4)); empty where it can not be read.
+func BootID() string {
+	b, _ := readFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
 }
 
 // readFile is os.ReadFile without the poller, which costs a short-lived process
@@ -172,16 +186,16 @@ func Replay(b []byte) Record {
 		r.Damaged = r.Damaged || bad
 		r.good = at
 		if isPhase(body) {
-			r.phases = append(r.phases, body)
+			r.unread = append(r.unread, body)
 		} else if e, err := decode(body); err == nil {
-			r.apply(e)
+			r.add(e)
 		}
 	}
 	return r
 }
 
-// apply is one line's effect.
-func (r *Record) apply(e entry) {
+// add is one line's effect.
+func (r *Record) add(e entry) {
 	switch e.Kind {
 	case "intent":
 		r.Intent, r.State, r.Began = e.Intent, Interrupted, time.Unix(0, e.At)
@@ -192,11 +206,17 @@ func (r *Record) apply(e entry) {
 	case "result":
 		r.Result = Result(e.Result)
 		r.become(Attached)
+	case "asked":
+		r.Asked = true
 	case "told":
 		r.Told = true
 	case "deleting":
-		r.Deleting, r.phases = e.Span, nil
+		r.Deleting, r.unread, r.phases = e.Span, nil, nil
 		r.become(Deleting)
+	case "begin":
+		r.phases = append(r.phases, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
+	case "end":
+		end(r.phases, e)
 	}
 }
 
@@ -209,18 +229,14 @@ func (r *Record) become(s State) {
 
 // Phases is the phases of the operation that wrote last, in the order they
 // began.
-func (r *Record) Phases() (out []Phase) {
-	for _, body := range r.phases {
-		e, err := decode(body)
-		switch {
-		case err != nil:
-		case e.Kind == "begin":
-			out = append(out, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
-		default:
-			end(out, e)
+func (r *Record) Phases() []Phase {
+	for _, body := range r.unread {
+		if e, err := decode(body); err == nil {
+			r.add(e)
 		}
 	}
-	return out
+	r.unread = nil
+	return r.phases
 }
 
 // end closes the last phase of that name that is open.

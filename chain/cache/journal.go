@@ -20,10 +20,11 @@ import (
 type Journal struct {
 	path   string
 	fd     int
+	sync   string
 	start  time.Time // of the operation that writes
 	size   int64
 	record Record
-	ended  []byte // the line of a phase that ended, written with the next
+	ended  []line // of phases that ended, written with the next
 }
 
 const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
@@ -31,7 +32,7 @@ const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
 // Begin begins an attachment's journal with its intent. One that is there is
 // an error: fs.ErrExist.
 func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
-	path := d.Path(in.Attachment)
+	path := d.File(in.Attachment)
 	fd, err := unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if errors.Is(err, unix.ENOENT) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -42,7 +43,7 @@ func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
 	}
-	j := &Journal{path: path, fd: fd, start: start, record: Record{State: None}}
+	j := &Journal{path: path, fd: fd, sync: d.Sync, start: start, record: Record{State: None}}
 	if err := j.write(entry{Kind: "intent", Intent: in}); err != nil {
 		return nil, errors.Join(err, j.Remove())
 	}
@@ -52,12 +53,12 @@ func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
 // Open opens the journal that a record was read from, to append to it. A torn
 // tail, which a full disk leaves behind, is cut off.
 func (d Dir) Open(r Record, a delegates.Attachment, start time.Time) (*Journal, error) {
-	path := d.Path(a)
+	path := d.File(a)
 	fd, err := unix.Open(path, appending, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	j := &Journal{path: path, fd: fd, start: start, size: r.good, record: r}
+	j := &Journal{path: path, fd: fd, sync: d.Sync, start: start, size: r.good, record: r}
 	if r.good < r.Size {
 		if err := unix.Ftruncate(fd, r.good); err != nil {
 			_ = j.Close()
@@ -76,8 +77,21 @@ func (j *Journal) Reserved(r *types100.Result) error { return j.writeResult("res
 // Plan implements delegates.Journal.
 func (j *Journal) Plan(r *types100.Result) error { return j.writeResult("plan", r) }
 
+// Asked implements delegates.Journal.
+func (j *Journal) Asked() error {
+	if err := j.write(entry{Kind: "asked"}); err != nil || j.sync == "never" {
+		return err
+	}
+	return j.syncAll()
+}
+
 // Result writes down what ADD answers.
-func (j *Journal) Result(r *types100.Result) error { return j.writeResult("result", r) }
+func (j *Journal) Result(r *types100.Result) error {
+	if err := j.writeResult("result", r); err != nil || j.sync != "always" {
+		return err
+	}
+	return j.syncAll()
+}
 
 func (j *Journal) writeResult(kind string, r *types100.Result) error {
 	b, err := json.Marshal(r)
@@ -99,23 +113,26 @@ func (j *Journal) Begin(phase string) error { return j.write(entry{Kind: "begin"
 // End implements trace.Watcher. The line is written with the next one: between
 // two phases nothing happens that could be lost.
 func (j *Journal) End(phase string) error {
-	line, err := j.line(entry{Kind: "end", Phase: phase})
-	j.ended = append(j.ended, line...)
+	l, err := j.line(entry{Kind: "end", Phase: phase})
+	if err == nil {
+		j.ended = append(j.ended, l)
+	}
 	return err
 }
 
-// Sync makes the journal outlive a power cut, its name too.
-func (j *Journal) Sync() error {
+// syncAll makes the journal outlive a power cut, and the names that lead to it.
+func (j *Journal) syncAll() error {
 	if err := unix.Fdatasync(j.fd); err != nil {
 		return &fs.PathError{Op: "sync", Path: j.path, Err: err}
 	}
-	for _, dir := range []string{filepath.Dir(j.path), filepath.Dir(filepath.Dir(j.path))} {
+	dir := j.path
+	for range 3 { // the network's folder, attachments, the state directory
+		dir = filepath.Dir(dir)
 		f, err := os.Open(dir)
 		if err != nil {
 			return err
 		}
-		err = errors.Join(f.Sync(), f.Close())
-		if err != nil {
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
 			return fmt.Errorf("sync %s: %w", dir, err)
 		}
 	}
@@ -135,39 +152,48 @@ func (j *Journal) Remove() error {
 // Close lets go of the file.
 func (j *Journal) Close() error { return unix.Close(j.fd) }
 
-// line is the entry's, completed and applied to the record.
-func (j *Journal) line(e entry) ([]byte, error) {
-	now := time.Now()
-	e.At, e.After = now.UnixNano(), now.Sub(j.start).Nanoseconds()
-	b, err := encode(e)
-	if err != nil {
-		return nil, err
-	}
-	if body, _ := whole(b); isPhase(body) {
-		j.record.phases = append(j.record.phases, body)
-	} else {
-		j.record.apply(e)
-	}
-	return b, nil
+// line is an entry and its text.
+type line struct {
+	entry
+	text []byte
 }
 
-// write appends an entry in one write. A short one, on a full disk, is undone.
-func (j *Journal) write(e entry) error {
-	b, err := j.line(e)
+func (j *Journal) line(e entry) (line, error) {
+	now := time.Now()
+	e.At, e.After = now.UnixNano(), now.Sub(j.start).Nanoseconds()
+	text, err := encode(e)
 	if err != nil {
-		return fmt.Errorf("%s: %w", j.path, err)
+		return line{}, fmt.Errorf("%s: %w", j.path, err)
 	}
-	b = append(j.ended, b...)
+	return line{e, text}, nil
+}
+
+// write appends an entry, and those of phases that ended, in one write. A short
+// one, on a full disk, is undone. What was not written is not in Record either.
+func (j *Journal) write(e entry) error {
+	l, err := j.line(e)
+	if err != nil {
+		return err
+	}
+	j.ended = append(j.ended, l)
+	lines := j.ended
 	j.ended = nil
-	n, err := unix.Write(j.fd, b)
-	if err == nil && n == len(b) {
-		j.size += int64(n)
-		return nil
+	var b []byte
+	for _, l := range lines {
+		b = append(b, l.text...)
 	}
-	if err == nil {
+	n, err := unix.Write(j.fd, b)
+	if err == nil && n < len(b) {
 		err = unix.ENOSPC
 	}
-	return errors.Join(&fs.PathError{Op: "write", Path: j.path, Err: err}, j.cut(n))
+	if err != nil {
+		return errors.Join(&fs.PathError{Op: "write", Path: j.path, Err: err}, j.cut(n))
+	}
+	j.size += int64(n)
+	for _, l := range lines {
+		j.record.add(l.entry)
+	}
+	return nil
 }
 
 // cut takes a torn line back.

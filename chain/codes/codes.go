@@ -26,7 +26,7 @@ const (
 	Kernel      = 104
 	Plugin      = 105
 	Duplicate   = 106
-	Port        = 107
+	NotReady    = 107
 	Check       = 110
 	Internal    = 999
 )
@@ -48,7 +48,7 @@ var Table = []Code{
 	{Kernel, "kernel refused", "the kernel refused a change", "the message has the kernel's own words"},
 	{Plugin, "delegated plugin failed", "an IPAM plugin or a delegate failed, is missing, or answered nonsense", "the message has its own words"},
 	{Duplicate, "duplicate address", "another host on the segment has the IPv6 address", "find that host; the address was given back"},
-	{Port, "port not forwarding", "the bridge's port did not begin to forward in time", "look at spanning tree on the bridge"},
+	{NotReady, "interface not ready", "what was made did not come up as it should: the pod's interface, or the bridge's port", "look at spanning tree and at what else sets up interfaces on the node"},
 	{Check, "check found differences", "the attachment is not as ADD made it", "the details list them; a new ADD mends it where they say reconcile"},
 	{Internal, "internal error", "a mistake of tracewire itself", "please report it with the span's exception"},
 }
@@ -67,20 +67,32 @@ func Of(number uint) (Code, bool) {
 type Reason struct {
 	Name    string
 	Meaning string
+	Mends   bool // a new ADD would put it right
 }
 
 // Reasons is every reason that CHECK knows.
 var Reasons = []Reason{
-	{"netns.other", "CNI_NETNS names another network namespace than ADD was given"},
-	{"pod.missing", "the pod has no interface of that name"},
-	{"pod.down", "the pod's interface is down"},
-	{"pod.mac", "the pod's interface has a MAC that neither ADD nor a later plugin gave it"},
-	{"host.missing", "the host end of the pair is gone"},
-	{"host.peer", "the host end and the pod's interface are not one pair"},
-	{"host.down", "the host end is down"},
-	{"host.master", "the host end is not a port of the bridge"},
-	{"bridge.missing", "the bridge is gone"},
-	{"address.missing", "the pod's interface lacks an address"},
-	{"route", "the pod lacks a route, or has it otherwise"},
-	{"ipam.reservation", "an address is not reserved for the attachment"},
+	{"netns.other", "CNI_NETNS names another network namespace than ADD was given", false},
+	{"pod.missing", "the pod has no interface of that name", true},
+	{"pod.down", "the pod's interface is down", true},
+	{"pod.mac", "the pod's interface has a MAC that neither ADD nor a later plugin gave it", true},
+	{"host.missing", "the host end of the pair is gone", true},
+	{"host.peer", "the host end and the pod's interface are not one pair", true},
+	{"host.down", "the host end is down", true},
+	{"host.master", "the host end is not a port of the bridge", true},
+	{"bridge.missing", "the bridge is gone", true},
+	{"address.missing", "the pod's interface lacks an address", true},
+	{"route", "the pod lacks a route, or has it otherwise", true},
+	{"ipam.reservation", "an address is not reserved for the attachment", true},
+}
+
+// Mends tells that a new ADD would put a reason's finding right; false for an
+// unknown one.
+func Mends(reason string) bool {
+	for _, r := range Reasons {
+		if r.Name == reason {
+			return r.Mends
+		}
+	}
+	return false
 }

@@ -36,6 +36,8 @@ func Flock(ctx context.Context, path string) (unlock func(), err error) {
 // flockWait waits in the kernel's queue, so that nobody is overtaken for ever.
 func flockWait(ctx context.Context, fd int, path string) (unlock func(), err error) {
 	drop := func() { _ = unix.Close(fd) }
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
 	got := make(chan error, 1)
 	go func() { got <- flock(fd, unix.LOCK_EX); close(got) }()
 	select {

@@ -20,6 +20,9 @@ import (
 const childFile = "TRACEWIRE_TEST_FLOCK"
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(childRange); path != "" {
+		holdRange(path)
+	}
 	if path := os.Getenv(childFile); path != "" {
 		if _, err := Flock(context.Background(), path); err != nil {
 			os.Exit(1)

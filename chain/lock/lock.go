@@ -10,9 +10,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// Patience bounds every wait for a lock, also where ctx would go on.
+const Patience = 10 * time.Second
 
 // Held is the error of a wait that ended without the lock.
 type Held struct {
@@ -74,6 +78,8 @@ func (r *Ranges) Lock(ctx context.Context, key string) (unlock func(), err error
 		}
 		return leave, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
 	got := make(chan error, 1)
 	go func() { got <- r.wait(off); close(got) }()
 	select {

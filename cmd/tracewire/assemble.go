@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
@@ -21,18 +19,14 @@ import (
 	"github.com/tracewire/tracewire/trace"
 )
 
-// lockPatience bounds the wait for another operation on the same attachment.
-const lockPatience = 10 * time.Second
-
 // assemble binds the rooms together for one operation. ns is nil on DEL, which
 // works from the host.
 func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 	state := o.net.Tracewire.StateDir
 	return &chain.Chain{
-		Records: cache.Dir(filepath.Join(state, "attachments")),
+		Records: cache.Dir{Path: filepath.Join(state, "attachments"), Sync: o.net.Tracewire.Sync},
 		Boot:    o.boot,
 		Start:   o.start,
-		Sync:    o.net.Tracewire.Sync,
 		Lock: func(ctx context.Context, a delegates.Attachment) error {
 			return takeLock(ctx, state, a, ns != nil)
 		},
@@ -83,7 +77,7 @@ func takeLock(ctx context.Context, state string, a delegates.Attachment, need bo
 	if err != nil {
 		return err
 	}
-	_, err = l.Lock(withDeadline(ctx, time.Now().Add(lockPatience)), a.String())
+	_, err = l.Lock(ctx, a.String())
 	return err
 }
 
@@ -96,6 +90,3 @@ func alive(_ context.Context, r cache.Record) (bool, error) {
 	}
 	return veth.Alive(r.String(), made, r.NetNS, r.Cookie)
 }
-
-// fmtNetNS names the variable that a namespace's path came in.
-func fmtNetNS(err error) error { return fmt.Errorf("CNI_NETNS: %w", err) }

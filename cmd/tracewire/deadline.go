@@ -16,7 +16,12 @@ type deadline struct {
 	done chan struct{}
 }
 
+// withDeadline ends at that time, or with its parent's deadline when that is
+// earlier.
 func withDeadline(parent context.Context, at time.Time) *deadline {
+	if d, ok := parent.Deadline(); ok && d.Before(at) {
+		at = d
+	}
 	return &deadline{Context: parent, at: at, done: make(chan struct{})}
 }
 

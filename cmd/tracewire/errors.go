@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -19,9 +20,13 @@ import (
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/netlink"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
+
+// errIfName marks an interface name that the kernel takes for something else.
+var errIfName = errors.New("CNI_IFNAME")
 
 // errStdin marks a standard input that is no network configuration.
 var errStdin = errors.New("network configuration on standard input")
@@ -34,6 +39,9 @@ var border = []struct {
 }{
 	{is(chain.ErrPanic), codes.Internal},
 	{is(chain.ErrLeft), codes.TryLater},
+	{is(veth.ErrPort), codes.NotReady},
+	{is(bridge.ErrNotReady), codes.NotReady},
+	{is(veth.ErrDuplicate), codes.Duplicate},
 	{isA[*lock.Held], codes.TryLater},
 	{is(context.DeadlineExceeded), codes.TryLater},
 	{is(context.Canceled), codes.TryLater},
@@ -43,6 +51,7 @@ var border = []struct {
 	{is(conflist.ErrInvalid), codes.Config},
 	{is(conflist.ErrArgs), codes.Environment},
 	{is(errStdin), codes.Decode},
+	{is(errIfName), codes.Environment},
 	{is(veth.ErrNoNamespace), codes.Environment},
 	{is(veth.ErrOwnNamespace), codes.OwnNetNS},
 	{is(ipam.ErrExhausted), codes.Exhausted},
@@ -50,14 +59,13 @@ var border = []struct {
 	{is(chain.ErrAttached), codes.Exists},
 	{is(bridge.ErrExists), codes.Exists},
 	{is(bridge.ErrConflict), codes.Conflict},
-	{is(veth.ErrDuplicate), codes.Duplicate},
-	{is(veth.ErrPort), codes.Port},
 	{is(chain.ErrVersion), codes.Version},
 	{is(chain.ErrNoAddress), codes.Plugin},
 	{is(delegates.ErrPlugin), codes.Plugin},
 	{isA[*fs.PathError], codes.IO},
 	{isA[*os.SyscallError], codes.IO},
 	{isA[unix.Errno], codes.Kernel},
+	{is(netlink.ErrAnswer), codes.Kernel},
 }
 
 func is(target error) func(error) bool {
@@ -96,14 +104,11 @@ func details(err error) string {
 	}
 	action := "reconcile"
 	for _, x := range f {
-		if !x.Mends {
+		if !codes.Mends(x.Code) {
 			action = "inspect"
 		}
 	}
-	b, err := json.Marshal(map[string]any{"findings": f, "action": action})
-	if err != nil {
-		return err.Error()
-	}
+	b, _ := json.Marshal(map[string]any{"findings": f, "action": action}) // strings can always be written
 	return string(b)
 }
 
@@ -121,8 +126,9 @@ func explain(e *types.Error, version, trace, phase string) document {
 	if d.CNIVersion == "" {
 		d.CNIVersion = types100.ImplementedSpecVersion
 	}
-	if strings.HasPrefix(d.Details, "{") {
-		return d // CHECK's findings, to be read by programs
+	if found, ok := strings.CutSuffix(d.Details, "}"); ok { // CHECK's findings, to be read by programs
+		d.Details = fmt.Sprintf(`%s,"trace":%q}`, found, trace)
+		return d
 	}
 	add := func(key, value string) {
 		if value != "" {
@@ -162,8 +168,12 @@ func printed(doc any, code int) int {
 // writeAll writes past the os package, whose files end the program with SIGPIPE
 // when the runtime is gone: spool and log have to be written all the same.
 func writeAll(fd int, b []byte) error {
-	for len(b) > 0 {
-		n, err := unix.Write(fd, b)
+	const atomic = 4096 // PIPE_BUF: what a pipe that is writable takes without blocking (pipe(7))
+	for end := time.Now().Add(answerTime); len(b) > 0; {
+		if err := ready(fd, unix.POLLOUT, end); err != nil {
+			return err
+		}
+		n, err := unix.Write(fd, b[:min(len(b), atomic)])
 		if err != nil && err != unix.EINTR && err != unix.EAGAIN {
 			return err
 		}
@@ -171,3 +181,7 @@ func writeAll(fd int, b []byte) error {
 	}
 	return nil
 }
+
+// answerTime bounds the wait for a runtime that does not read its answer: spool
+// and log have to be written all the same.
+const answerTime = 5 * time.Second

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 	cni "github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/conflist"
 )
 
@@ -26,7 +28,7 @@ func main() { os.Exit(run(time.Now())) }
 func run(start time.Time) int {
 	about := "CNI plugin tracewire " + version
 	verb := os.Getenv("CNI_COMMAND")
-	if verb == "" || verb == "VERSION" {
+	if verb != "ADD" && verb != "DEL" && verb != "CHECK" {
 		return refuse(skel.PluginMainFuncsWithError(skel.CNIFuncs{}, cni.All, about))
 	}
 	stdin, err := readAll(unix.Stdin, conflist.DefaultTimeout)
@@ -34,12 +36,18 @@ func run(start time.Time) int {
 		err = feed(stdin)
 	}
 	o := begin(start, verb, stdin)
+	hidePipe()
 	if err != nil {
 		return o.finish(toCNI(err))
 	}
 	failed := skel.PluginMainFuncsWithError(o.funcs, cni.All, about)
-	if o.err != nil {
+	switch {
+	case o.err != nil:
 		failed = toCNI(o.err) // skel would drop all text but the innermost
+	case verb == "DEL" && failed != nil && failed.Code == codes.OwnNetNS:
+		// Said after the DEL: a path that names our own namespace by now, as one by
+		// a pid that was used again does, must not keep the runtime asking for ever.
+		failed = nil
 	}
 	return o.finish(failed)
 }
@@ -50,15 +58,18 @@ func readAll(fd int, patience time.Duration) ([]byte, error) {
 	end := time.Now().Add(patience)
 	b := make([]byte, 0, 8192)
 	for {
-		if err := readable(fd, end); err != nil {
+		if err := ready(fd, unix.POLLIN, end); err != nil {
 			return nil, err
 		}
 		n, err := unix.Read(fd, b[len(b):cap(b)])
 		if err == unix.EINTR || err == unix.EAGAIN {
 			continue
 		}
-		if err != nil || n == 0 {
-			return b, err
+		if err != nil {
+			return b, &fs.PathError{Op: "read", Path: "standard input", Err: err}
+		}
+		if n == 0 {
+			return b, nil
 		}
 		if b = b[:len(b)+n]; len(b) > conflist.MaxBytes {
 			return nil, fmt.Errorf("%w: it is longer than %d bytes", errStdin, conflist.MaxBytes)
@@ -69,14 +80,23 @@ func readAll(fd int, patience time.Duration) ([]byte, error) {
 	}
 }
 
-// readable waits until a read does not block, or the time has come.
-func readable(fd int, end time.Time) error {
+// hidePipe keeps skel from a CNI_NETNS that is a named pipe, which it would wait
+// on for ever. The verb refuses it on ADD, and needs none on DEL.
+func hidePipe() {
+	var st unix.Stat_t
+	if unix.Stat(os.Getenv("CNI_NETNS"), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO && os.Getenv("CNI_COMMAND") == "DEL" {
+		_ = os.Unsetenv("CNI_NETNS")
+	}
+}
+
+// ready waits until a read or write does not block, or the time has come.
+func ready(fd int, events int16, end time.Time) error {
 	for {
 		left := time.Until(end).Milliseconds()
 		if left <= 0 {
-			return fmt.Errorf("%w: it was not closed: %w", errStdin, context.DeadlineExceeded)
+			return fmt.Errorf("%w: the runtime's pipe", context.DeadlineExceeded)
 		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, int(left))
 		if n > 0 || err != nil && err != unix.EINTR {
 			return err
 		}
@@ -89,7 +109,7 @@ func feed(b []byte) error {
 	if err != nil {
 		return fmt.Errorf("memfd: %w", err)
 	}
-	if _, err := unix.Write(fd, b); err != nil {
+	if err := writeAll(fd, b); err != nil {
 		return fmt.Errorf("memfd: %w", err)
 	}
 	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {

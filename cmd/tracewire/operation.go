@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	api "go.opentelemetry.io/otel/trace"
-	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
@@ -52,7 +52,7 @@ type operation struct {
 // begin reads the configuration and starts the root span. What is wrong with
 // the configuration is the verb's to judge.
 func begin(start time.Time, verb string, stdin []byte) *operation {
-	o := &operation{rec: trace.NewRecorder(start), start: start, boot: bootID()}
+	o := &operation{rec: trace.NewRecorder(start), start: start, boot: cache.BootID()}
 	o.stdin, o.doc = stdin, conflist.Read(stdin)
 	o.net, o.netErr = conflist.Parse(o.doc), o.doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
@@ -104,6 +104,9 @@ func (o *operation) verb(ctx context.Context, do func(context.Context, *skel.Cmd
 func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	if err := errors.Join(o.netErr, o.argsErr); err != nil {
 		return err
+	}
+	if !veth.ValidName(a.IfName) {
+		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
 	if len(o.net.Prev) > 0 {
 		return conflist.Invalid("prevResult", o.net.Prev, "must be absent: in mode bridge tracewire is the first plugin of its list")
@@ -193,11 +196,11 @@ func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
 func open(a *skel.CmdArgs) (*veth.Namespace, error) {
 	ns, err := veth.Open(a.Netns)
 	if err != nil {
-		return nil, fmtNetNS(err)
+		return nil, fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	if meant := a.NetnsOverride == "1" || strings.EqualFold(a.NetnsOverride, "true"); ns.Own && !meant {
 		ns.Close()
-		return nil, fmtNetNS(veth.ErrOwnNamespace)
+		return nil, fmt.Errorf("CNI_NETNS: %w", veth.ErrOwnNamespace)
 	}
 	return ns, nil
 }
@@ -242,18 +245,6 @@ func (o *operation) sink() trace.Sink {
 		Spool:    trace.Spool{Dir: t.SpoolDir, MaxBytes: t.SpoolBytes},
 		Log:      trace.Log{Path: t.LogPath, Level: t.LogLevel},
 	}
-}
-
-// bootID is this boot of the kernel (random(4)); empty where it can not be read.
-func bootID() string {
-	fd, err := unix.Open("/proc/sys/kernel/random/boot_id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return ""
-	}
-	defer unix.Close(fd)
-	var b [64]byte
-	n, _ := unix.Read(fd, b[:])
-	return strings.TrimSpace(string(b[:max(0, n)]))
 }
 
 // runtimeExe is the executable that called us, empty when it is gone or pid 1.

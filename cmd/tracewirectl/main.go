@@ -7,11 +7,12 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/tracewire/tracewire/chain/cache"
 )
 
 // version is set by the linker.
@@ -19,7 +20,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	c := &command{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.Local, boot: bootID()}
+	c := &command{out: os.Stdout, err: os.Stderr, getenv: os.Getenv, now: time.Now, zone: time.Local, boot: cache.BootID()}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		c.terminal = true
 		c.columns, _, _ = term.GetSize(fd)
@@ -27,10 +28,4 @@ func main() {
 	code := c.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
-}
-
-// bootID is this boot of the kernel (random(4)); empty where it can not be read.
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
 }

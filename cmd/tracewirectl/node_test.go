@@ -155,7 +155,7 @@ func (n *node) morning() {
 func (n *node) attach(id, pod, netns string, cookie uint64, attached bool, r *types100.Result) {
 	n.t.Helper()
 	namespace, name, _ := strings.Cut(pod, "/")
-	j, err := cache.Dir(filepath.Join(n.state, "attachments")).Begin(cache.Intent{
+	j, err := cache.Dir{Path: filepath.Join(n.state, "attachments")}.Begin(cache.Intent{
 		Attachment: delegates.Attachment{Network: "podnet", ContainerID: id, IfName: "eth0"},
 		Args:       "K8S_POD_NAMESPACE=" + namespace + ";K8S_POD_NAME=" + name,
 		Conf:       []byte(`{}`), NetNS: netns, Cookie: cookie, Boot: thisBoot, Runtime: "/usr/bin/containerd",

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"errors"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
@@ -18,57 +14,20 @@ import (
 )
 
 // stored is a record and where it lies.
-type stored struct {
-	cache.Record
-	path string
-}
+type stored struct{ cache.Stored }
 
-// records is every record of the state directories. One that ends meanwhile is
-// left out, and so is a folder that is not there.
+// records is every record of the state directories.
 func records(states []string) (all []stored, err error) {
 	for _, state := range states {
-		paths, err := filepath.Glob(filepath.Join(state, "attachments", "*", "*"))
+		found, err := cache.Dir{Path: filepath.Join(state, "attachments")}.List()
 		if err != nil {
 			return nil, err
 		}
-		if err := readable(filepath.Join(state, "attachments")); err != nil {
-			return nil, err
-		}
-		for _, path := range paths {
-			r, err := record(path)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, r)
+		for _, r := range found {
+			all = append(all, stored{r})
 		}
 	}
 	return all, nil
-}
-
-// readable is an error where a folder is there and can not be listed.
-func readable(dir string) error {
-	_, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// record reads the record of a path. One without an intent is named by its path.
-func record(path string) (stored, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return stored{}, err
-	}
-	r := stored{Record: cache.Replay(b), path: path}
-	if r.Attachment == (delegates.Attachment{}) {
-		id, ifname, _ := strings.Cut(filepath.Base(path), ":")
-		r.Attachment = delegates.Attachment{Network: filepath.Base(filepath.Dir(path)), ContainerID: id, IfName: ifname}
-	}
-	return r, nil
 }
 
 // told is the most that the record knows of what was made: what ADD answered,

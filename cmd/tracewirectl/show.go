@@ -93,7 +93,7 @@ func (c *command) find(text string) (stored, error) {
 func unrecorded(text string) (r stored, ok bool) {
 	network, rest, _ := strings.Cut(text, "/")
 	id, ifname, _ := strings.Cut(rest, ":")
-	r = stored{Record: cache.Record{State: cache.None}}
+	r = stored{cache.Stored{Record: cache.Record{State: cache.None}}}
 	r.Attachment = delegates.Attachment{Network: network, ContainerID: id, IfName: ifname}
 	if network == "" || id == "" || ifname == "" {
 		return r, false
@@ -154,7 +154,7 @@ func (c *command) view(r stored) view {
 	l := look(r, hostNames(r, e))
 	v := view{
 		Attachment: r.String(), Pod: podName(r), State: r.State, Runtime: r.Runtime, NetNS: r.NetNS,
-		NetNSState: l.netns, Path: r.path, Bytes: r.Size, Damaged: r.Damaged,
+		NetNSState: l.netns, Path: r.Path, Bytes: r.Size, Damaged: r.Damaged,
 		Compared: compare(r, e, l), Differs: r.State != cache.Attached || r.Damaged, err: l.err,
 	}
 	if !r.Began.IsZero() {

@@ -17,6 +17,8 @@ import (
 var (
 	// ErrConflict marks a bridge that is not as the configuration wants it.
 	ErrConflict = errors.New("bridge conflict")
+	// ErrNotReady marks what was made and did not come up as it should.
+	ErrNotReady = errors.New("interface is not as it was made")
 	// ErrExists marks an interface name that is taken in the pod.
 	ErrExists = errors.New("interface exists")
 )
@@ -105,9 +107,10 @@ func (w *wiring) verify(ctx context.Context) error {
 		return fmt.Errorf("verify: %w", err)
 	}
 	if want := w.result.Interfaces[atPod].Mac; !pod.Up || pod.MAC.String() != want || host.Master != bridge.Index {
-		return fmt.Errorf("verify %s: up %t with MAC %s, expected %s; %s is a port of interface %d, expected %d",
-			pod.Name, pod.Up, pod.MAC, want, host.Name, host.Master, bridge.Index)
+		return fmt.Errorf("%w: %s is up: %t, has MAC %s, expected %s; %s is a port of interface %d, expected %d",
+			ErrNotReady, pod.Name, pod.Up, pod.MAC, want, host.Name, host.Master, bridge.Index)
 	}
+	w.result.Interfaces[atBridge].Name = bridge.Name // the configuration may have named it by an alternative one
 	for i, l := range []veth.Link{atBridge: bridge, atHost: host, atPod: pod} {
 		w.result.Interfaces[i].Mac, w.result.Interfaces[i].Mtu = l.MAC.String(), l.MTU
 	}

@@ -54,7 +54,7 @@ func (b Bridge) Check(_ context.Context, c delegates.Call) error {
 }
 
 func (k *check) find(code, expected, found string) {
-	k.findings = append(k.findings, delegates.Finding{Code: code, Expected: expected, Found: found, Mends: true})
+	k.findings = append(k.findings, delegates.Finding{Code: code, Expected: expected, Found: found})
 }
 
 // pair compares both ends.
@@ -193,4 +193,17 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
+}
+
+// hostEnd is the interface of a result that is the host's and not the bridge.
+func hostEnd(r *types100.Result, bridge string) *types100.Interface {
+	if r == nil {
+		return nil
+	}
+	for _, i := range r.Interfaces {
+		if i != nil && i.Sandbox == "" && i.Name != bridge && i.Name != "" {
+			return i
+		}
+	}
+	return nil
 }

@@ -3,12 +3,11 @@ package bridge
 import (
 	"fmt"
 	"net"
-	"strings"
-	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates/veth"
 )
 
 // Conf is the keys of the reference bridge plugin, read.
@@ -64,10 +63,10 @@ func Parse(doc *conflist.Value, args conflist.Args) Conf {
 // check reads the bridge's name, and looks at values that have bounds.
 func (c *Conf) check(doc *conflist.Value) {
 	name := doc.At("bridge")
-	if s := name.Text(); interfaceName(s) {
+	if s := name.Text(); veth.ValidName(s) {
 		c.Bridge = s
 	} else if s != "" {
-		name.Fail("must be an interface name of 1 to 15 bytes without slash, colon or white space")
+		name.Fail("must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space")
 	}
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		doc.At("mtu").Fail("must be 68 to 65535 bytes, or 0")
@@ -87,11 +86,6 @@ func dns(v *conflist.Value) *types.DNS {
 	v.At("search").Into(&d.Search)
 	v.At("options").Into(&d.Options)
 	return &d
-}
-
-func interfaceName(s string) bool {
-	return s != "" && len(s) <= 15 && s != "." && s != ".." &&
-		!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || r == 0 || unicode.IsSpace(r) })
 }
 
 // askedMAC is the MAC that was asked for: runtimeConfig before args.cni before

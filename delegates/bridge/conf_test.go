@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates/veth"
 )
 
 func mustMAC(t *testing.T, text string) net.HardwareAddr {
@@ -58,8 +59,9 @@ func TestParse(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	for _, tt := range []struct{ conf, args, want string }{
 		{`{"bridge":5}`, "", `invalid network configuration: bridge: must be a string, got 5`},
-		{`{"bridge":"a/b"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon or white space, got "a/b"`},
-		{`{"bridge":"abcdefghijklmnop"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon or white space, got "abcdefghijklmnop"`},
+		{`{"bridge":"a/b"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space, got "a/b"`},
+		{`{"bridge":"abcdefghijklmnop"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space, got "abcdefghijklmnop"`},
+		{`{"bridge":"br%d"}`, "", `invalid network configuration: bridge: must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space, got "br%d"`},
 		{`{"mtu":67}`, "", `invalid network configuration: mtu: must be 68 to 65535 bytes, or 0, got 67`},
 		{`{"mtu":"1400"}`, "", `invalid network configuration: mtu: must be a whole number, got "1400"`},
 		{`{"isGateway":"yes"}`, "", `invalid network configuration: isGateway: must be a boolean, got "yes"`},
@@ -96,7 +98,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, conf, args string) {
 		pairs, _ := conflist.ParseArgs(args)
 		doc := conflist.Read([]byte(conf))
-		if c := Parse(doc, pairs); !interfaceName(c.Bridge) || c.MAC != nil && len(c.MAC) != 6 {
+		if c := Parse(doc, pairs); !veth.ValidName(c.Bridge) || c.MAC != nil && len(c.MAC) != 6 {
 			t.Errorf("not usable: %+v", c)
 		}
 	})

@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -28,7 +29,7 @@ func (b Bridge) remove(ctx context.Context, c delegates.Call) error {
 	}
 	defer host.Close()
 	var errs []error
-	for _, name := range candidates(b.Conf, c) {
+	for _, name := range b.candidates(c) {
 		l, err := host.LinkByName(name)
 		if veth.Gone(err) {
 			continue
@@ -45,16 +46,35 @@ func (b Bridge) remove(ctx context.Context, c delegates.Call) error {
 
 // candidates is the names that the host end may have: the one the record has,
 // else prevResult's and the derived ones.
-func candidates(conf Conf, c delegates.Call) []string {
-	if host := hostEnd(c.Made.Result, conf.Bridge); c.Made.Known && host != nil {
-		return []string{host.Name}
+func (b Bridge) candidates(c delegates.Call) []string {
+	if c.Made.Known {
+		bridge := func(name string) bool { return name == b.Conf.Bridge }
+		if out := slices.DeleteFunc(onHost(c.Made.Result), bridge); len(out) > 0 {
+			return out
+		}
 	}
 	n := veth.HostNames(c.String())
 	out := n[:]
-	if host := hostEnd(c.Before, conf.Bridge); host != nil && host.Name != n[0] && host.Name != n[1] {
-		out = append(out, host.Name)
+	for _, name := range onHost(c.Before) {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
 	}
 	return out
+}
+
+// onHost is the names of a result's interfaces that are the host's, the bridge
+// too: what is proven to be ours decides.
+func onHost(r *types100.Result) (names []string) {
+	if r == nil {
+		return nil
+	}
+	for _, i := range r.Interfaces {
+		if i != nil && i.Sandbox == "" && veth.ValidName(i.Name) {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // ours tells whether an interface is proven to be the attachment's: by its
@@ -83,17 +103,4 @@ func ours(l veth.Link, c delegates.Call) bool {
 		}
 	}
 	return false
-}
-
-// hostEnd is the interface of a result that is the host's and not the bridge.
-func hostEnd(r *types100.Result, bridge string) *types100.Interface {
-	if r == nil {
-		return nil
-	}
-	for _, i := range r.Interfaces {
-		if i != nil && i.Sandbox == "" && i.Name != bridge && i.Name != "" {
-			return i
-		}
-	}
-	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"go.opentelemetry.io/otel/attribute"
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates/veth"
@@ -23,13 +22,13 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	if veth.Gone(err) {
 		err = w.host.CreateBridge(name, veth.BridgeMAC(name, w.Boot), w.Conf.MTU)
 		if err == nil || errors.Is(err, unix.EEXIST) {
-			w.soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + name + "/accept_ra", Value: "0"})
 			w.bridge, err = w.host.LinkByName(name)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	w.soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
 	if w.bridge.Kind != "bridge" {
 		return fmt.Errorf("%w: %s is not a bridge but %s", ErrConflict, name, kindOf(w.bridge))
 	}
@@ -56,21 +55,21 @@ func kindOf(l veth.Link) string {
 // soft writes settings that are good to have: one that fails is told, no more.
 func (w *wiring) soft(ctx context.Context, settings ...veth.Sysctl) {
 	for _, s := range settings {
-		if err := veth.Write(s); err != nil {
-			trace.Warn(ctx, "sysctl not set", attribute.String("sysctl", s.Path), attribute.String("error", err.Error()))
+		if err := veth.Ensure(s); err != nil {
+			trace.Warn(ctx, "sysctl not set", trace.KeySysctl.String(s.Path), trace.KeyError.String(err.Error()))
 		}
 	}
 }
 
 // ensureGateway gives the bridge the pod's gateway addresses, and turns
 // forwarding on.
-func (w *wiring) ensureGateway(ctx context.Context) error {
+func (w *wiring) ensureGateway(context.Context) error {
 	if !w.Conf.Gateway {
 		return nil
 	}
 	all := gateways(w.result)
 	for _, gw := range all {
-		if err := w.ensureAddress(ctx, gw, all); err != nil {
+		if err := w.ensureAddress(gw, all); err != nil {
 			return err
 		}
 		if err := veth.Ensure(forwarding(gw.Addr())); err != nil {
@@ -90,13 +89,12 @@ func forwarding(a netip.Addr) veth.Sysctl {
 // ensureAddress adds one gateway address that is not there yet. What stands in
 // its way is an error, or goes when forceAddress is set. all is what this
 // network itself has.
-func (w *wiring) ensureAddress(ctx context.Context, gw netip.Prefix, all []netip.Prefix) error {
+func (w *wiring) ensureAddress(gw netip.Prefix, all []netip.Prefix) error {
 	if has, err := w.host.HasAddress(w.bridge, gw); err != nil || has {
 		return err
 	}
 	if gw.Addr().Is6() {
-		conf := "ipv6/conf/" + w.Conf.Bridge
-		w.soft(ctx, veth.Sysctl{Path: conf + "/accept_ra", Value: "0"})
+		conf := "ipv6/conf/" + w.bridge.Name
 		if err := veth.Ensure(veth.Sysctl{Path: conf + "/disable_ipv6", Value: "0", Must: true}); err != nil {
 			return err
 		}

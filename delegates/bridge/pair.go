@@ -80,8 +80,10 @@ func (w *wiring) taken() error {
 		return err
 	}
 	owner := "somebody else's"
-	if peer, err := w.host.LinkByIndex(l.Peer); l.Peer != 0 && err == nil && veth.Owner(peer.Alias) != "" {
-		owner = "owned by " + veth.Owner(peer.Alias)
+	if l.Kind == "veth" && l.Peer != 0 {
+		if peer, err := w.host.LinkByIndex(l.Peer); err == nil && peer.Peer == l.Index && veth.Owner(peer.Alias) != "" {
+			owner = "owned by " + veth.Owner(peer.Alias)
+		}
 	}
 	return fmt.Errorf("%w: %s in %s, %s", ErrExists, w.call.IfName, w.Namespace.Path, owner)
 }

@@ -10,6 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 )
@@ -19,6 +20,12 @@ const (
 	atBridge = iota
 	atHost
 	atPod
+)
+
+const (
+	minMTU6   = 1280       // bytes (RFC 8200, section 5)
+	maxMTU    = 65535 - 15 // what the kernel makes of a route's larger one (ip_metrics_convert, net/ipv4/metrics.c)
+	maxAdvMSS = 65535 - 40
 )
 
 // plan is the result that an ADD is about to produce: names and MACs at once,
@@ -65,8 +72,8 @@ func address(r *types100.Result, conf Conf, ipam *types100.Result) error {
 		r.Routes = append(r.Routes, defaults(r)...)
 	}
 	for _, ip := range r.IPs {
-		if conf.Gateway && len(ip.Gateway.To4()) != len(ip.Address.IP.To4()) {
-			return fmt.Errorf("gateway %s of address %s is of another family", ip.Gateway, ip.Address.String())
+		if ip.Address.IP.To4() == nil && conf.MTU != 0 && conf.MTU < minMTU6 {
+			return conflist.Invalid("mtu", conf.MTU, fmt.Sprintf("must be %d or more for the IPv6 address %s", minMTU6, ip.Address.String()))
 		}
 	}
 	return nil
@@ -107,7 +114,7 @@ func routes(r *types100.Result) []veth.Route {
 	out := make([]veth.Route, len(r.Routes))
 	for i, x := range r.Routes {
 		dst := prefix(x.Dst)
-		out[i] = veth.Route{Dst: dst, Gateway: addr(x.GW), MTU: x.MTU, AdvMSS: x.AdvMSS, Priority: x.Priority, Scope: x.Scope}
+		out[i] = veth.Route{Dst: dst, Gateway: addr(x.GW), MTU: min(x.MTU, maxMTU), AdvMSS: min(x.AdvMSS, maxAdvMSS), Priority: x.Priority, Scope: x.Scope}
 		if near := x.Scope != nil && *x.Scope >= unix.RT_SCOPE_LINK; !out[i].Gateway.IsValid() && !near {
 			out[i].Gateway = first[dst.Addr().Is4()]
 		}

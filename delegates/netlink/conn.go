@@ -33,6 +33,8 @@ func Dial(protocol int) (*Conn, error) {
 	// Answers hold no copy of the request; the kernel says what it did not like.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	// Lists are filtered by the kernel, by what the request's header says.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &Conn{fd: fd, buf: make([]byte, maxAnswer)}, nil
 }
 
@@ -51,6 +53,9 @@ func (c *Conn) Cookie() uint64 {
 	}
 	return v
 }
+
+// ErrAnswer marks an answer of the kernel that can not be used.
+var ErrAnswer = errors.New("netlink receive")
 
 // Order is the byte order of everything the kernel itself counts.
 var Order = binary.NativeEndian
@@ -137,7 +142,7 @@ func (c *Conn) Do(m *Batch) error {
 			}
 			answered++
 			if err := Answer(h, body); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", m.names[h.Seq-1], err))
+				errs = append(errs, fmt.Errorf("%s: %w", m.name(h.Seq), err))
 			}
 		})
 		if err != nil {
@@ -181,7 +186,7 @@ func (c *Conn) Receive(each func(h unix.NlMsghdr, body []byte)) error {
 	for b := c.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
 		h := *(*unix.NlMsghdr)(unsafe.Pointer(&b[0]))
 		if h.Len < unix.SizeofNlMsghdr || int(h.Len) > len(b) {
-			return errors.New("netlink receive: message cut short")
+			return fmt.Errorf("%w: message cut short", ErrAnswer)
 		}
 		each(h, b[unix.SizeofNlMsghdr:h.Len])
 		b = b[min(len(b), int(h.Len+3)&^3):]
@@ -232,6 +237,14 @@ func String(b []byte) string {
 		}
 	}
 	return string(b)
+}
+
+// name is the request's that an answer belongs to.
+func (m *Batch) name(seq uint32) string {
+	if seq == 0 || int(seq) > len(m.names) {
+		return "unknown request"
+	}
+	return m.names[seq-1]
 }
 
 // Bytes is the requests as they are sent.

@@ -11,7 +11,7 @@ import (
 // that it changed meanwhile (NLM_F_DUMP_INTR).
 const dumpTurns = 5
 
-var errInterrupted = errors.New("changed while it was read")
+var errInterrupted = fmt.Errorf("%w: the list changed while it was read", ErrAnswer)
 
 // Dump asks for a list and hands each entry's body to each, whole lists only:
 // an interrupted one is begun anew with restart.
@@ -41,6 +41,9 @@ func (c *Conn) dumpOnce(m *Batch, each func(body []byte)) (err error) {
 			switch h.Type {
 			case unix.NLMSG_DONE:
 				done = true
+				if len(body) >= 4 && int32(Order.Uint32(body)) < 0 {
+					err = unix.Errno(-int32(Order.Uint32(body)))
+				}
 			case unix.NLMSG_ERROR:
 				done, err = true, Answer(h, body)
 			default:

@@ -1,8 +1,9 @@
 //go:build !race
 
+#include "go_asm.h"
 #include "textflag.h"
 
-// func cloneSender(fd, stack, request, n, to, toLen uintptr) (pid int)
+// func cloneSender(fd, stack, request, n uintptr, p *parcel, toLen uintptr) (pid int)
 //
 // clone(2) with CLONE_VM: the child shares our memory, so no page table is
 // copied and no page of ours is copied on its next write. It has a stack of its
@@ -12,7 +13,7 @@ TEXT ·cloneSender(SB), NOSPLIT, $0-56
 	MOVQ stack+8(FP), SI
 	MOVQ request+16(FP), R13
 	MOVQ n+24(FP), R15
-	MOVQ to+32(FP), BX
+	MOVQ p+32(FP), BX
 	MOVQ toLen+40(FP), R9
 	MOVQ $0x111, DI // CLONE_VM | SIGCHLD
 	XORL DX, DX
@@ -47,9 +48,13 @@ above:
 	MOVQ R13, SI
 	MOVQ R15, DX
 	XORL R10, R10
-	MOVQ BX, R8
+	LEAQ parcel_to(BX), R8
 	MOVQ BP, R9
 	MOVL $44, AX // sendto
+	SYSCALL
+	LEAQ parcel_linger(BX), DI
+	XORL SI, SI
+	MOVL $35, AX // nanosleep
 	SYSCALL
 
 exit:

@@ -5,6 +5,6 @@ package netlink
 import "unsafe"
 
 // spawn makes the child.
-func spawn(fd uintptr, page []byte, n uintptr) (pid int) {
-	return forkSender(fd, unsafe.Pointer(unsafe.SliceData(page)), unsafe.Pointer(&page[n]), n)
+func spawn(fd uintptr, page []byte, n uintptr, p *parcel) (pid int) {
+	return forkSender(fd, unsafe.Pointer(unsafe.SliceData(page)), n, p)
 }

@@ -16,7 +16,7 @@ import (
 //go:nosplit
 //go:norace
 //go:noinline
-func forkSender(fd uintptr, request, to unsafe.Pointer, n uintptr) (pid int) {
+func forkSender(fd uintptr, request unsafe.Pointer, n uintptr, p *parcel) (pid int) {
 	got, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if errno != 0 {
 		return -1
@@ -29,7 +29,8 @@ func forkSender(fd uintptr, request, to unsafe.Pointer, n uintptr) (pid int) {
 	}
 	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, fd+1, 1<<31-1, 0)
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
-	syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(request), n, 0, uintptr(to), unix.SizeofSockaddrNetlink)
+	syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(request), n, 0, uintptr(unsafe.Pointer(&p.to)), unsafe.Sizeof(p.to))
+	syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&p.linger)), 0, 0)
 	for {
 		syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 	}

@@ -2,6 +2,10 @@
 
 package netlink
 
+import "time"
+
 const canReap = false
 
 func Reap(int, []byte) bool { return false }
+
+func ReapLinger(int, []byte, time.Duration) bool { return false }

@@ -49,11 +49,14 @@ func TestChildren(t *testing.T) {
 		send func(fd int, request []byte) bool
 	}{
 		{"the usual", Reap},
+		{"one that lingers", func(fd int, request []byte) bool { return ReapLinger(fd, request, time.Millisecond) }},
 		{"by fork", func(fd int, request []byte) bool {
 			var before uint64
 			all := ^uint64(0)
 			_ = sigmask(&all, &before)
-			pid := forkSender(uintptr(fd), unsafe.Pointer(unsafe.SliceData(request)), unsafe.Pointer(&toKernel), uintptr(len(request)))
+			p := &parcel{linger: unix.Timespec{Nsec: 1000}}
+			p.to.Family = unix.AF_NETLINK
+			pid := forkSender(uintptr(fd), unsafe.Pointer(unsafe.SliceData(request)), uintptr(len(request)), p)
 			_ = sigmask(&before, nil)
 			return pid > 0
 		}},

@@ -13,7 +13,7 @@ func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
 	var m batch
 	m.Add("list addresses", unix.RTM_GETADDR, 0)
 	m.Raw(unix.AF_UNSPEC, 0, 0, 0)
-	m.Raw(netlink.Order.AppendUint32(nil, 0)...)
+	m.Raw(netlink.Order.AppendUint32(nil, uint32(index))...)
 	m.End()
 	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
 		if len(body) < unix.SizeofIfAddrmsg || int(netlink.Order.Uint32(body[4:])) != index {
@@ -47,10 +47,10 @@ func readAddress(body []byte) netip.Prefix {
 // Installed is a route as the kernel has it.
 type Installed struct {
 	Route
-	Index int // of the interface it goes through, 0 for several next hops
+	Index int // of the interface it goes through
 }
 
-// Routes lists the unicast routes of all tables.
+// Routes lists the unicast routes of all tables, one a next hop.
 func (c *Conn) Routes() (out []Installed, err error) {
 	var m batch
 	m.Add("list routes", unix.RTM_GETROUTE, 0)
@@ -58,28 +58,26 @@ func (c *Conn) Routes() (out []Installed, err error) {
 	m.End()
 	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
 		if len(body) >= unix.SizeofRtMsg && body[7] == unix.RTN_UNICAST {
-			out = append(out, readRoute(body))
+			out = append(out, readRoute(body)...)
 		}
 	})
 	return out, err
 }
 
 // readRoute reads a struct rtmsg and its attributes (rtnetlink(7)).
-func readRoute(body []byte) (r Installed) {
+func readRoute(body []byte) []Installed {
+	var r Installed
 	scope := int(body[6])
 	r.Table, r.Scope = int(body[4]), &scope
 	dst := netip.IPv4Unspecified()
 	if body[0] == unix.AF_INET6 {
 		dst = netip.IPv6Unspecified()
 	}
+	var hops []byte
 	netlink.Walk(body[unix.SizeofRtMsg:], func(kind uint16, d []byte) {
 		switch kind {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(d)
-		case unix.RTA_GATEWAY:
-			r.Gateway, _ = netip.AddrFromSlice(d)
-		case unix.RTA_VIA:
-			r.Gateway, _ = netip.AddrFromSlice(d[2:])
 		case unix.RTA_OIF:
 			r.Index = int(netlink.Order.Uint32(d))
 		case unix.RTA_PRIORITY:
@@ -88,10 +86,44 @@ func readRoute(body []byte) (r Installed) {
 			r.Table = int(netlink.Order.Uint32(d))
 		case unix.RTA_METRICS:
 			netlink.Walk(d, r.metric)
+		case unix.RTA_MULTIPATH:
+			hops = d
+		default:
+			r.hop(kind, d)
 		}
 	})
 	r.Dst = netip.PrefixFrom(dst, int(body[1]))
-	return r
+	if hops == nil {
+		return []Installed{r}
+	}
+	return r.each(hops)
+}
+
+// hop reads where a route goes.
+func (r *Installed) hop(kind uint16, d []byte) {
+	switch kind {
+	case unix.RTA_GATEWAY:
+		r.Gateway, _ = netip.AddrFromSlice(d)
+	case unix.RTA_VIA:
+		r.Gateway, _ = netip.AddrFromSlice(d[2:])
+	}
+}
+
+// each is a route a struct rtnexthop: the kernel keeps IPv6 routes that differ
+// in that alone as one.
+func (r Installed) each(hops []byte) (out []Installed) {
+	for len(hops) >= unix.SizeofRtNexthop {
+		n := int(netlink.Order.Uint16(hops))
+		if n < unix.SizeofRtNexthop || n > len(hops) {
+			break
+		}
+		one := r
+		one.Index = int(netlink.Order.Uint32(hops[4:]))
+		netlink.Walk(hops[unix.SizeofRtNexthop:n], one.hop)
+		out = append(out, one)
+		hops = hops[min(len(hops), (n+3)&^3):]
+	}
+	return out
 }
 
 func (r *Installed) metric(kind uint16, d []byte) {

@@ -6,6 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // aliasPrefix begins the alias of every interface we make.
@@ -74,4 +78,17 @@ func BridgeMAC(bridge, boot string) net.HardwareAddr { return mac(0x56, hash(bri
 
 func mac(second byte, tail []byte) net.HardwareAddr {
 	return append(net.HardwareAddr{0x0a, second}, tail[:4]...)
+}
+
+// ValidName tells whether an interface can have a name: 1 to 15 bytes of UTF-8
+// without slash, colon, percent sign (the kernel's own template), white space
+// or control characters, and no name that means something else to the kernel
+// (dev_valid_name, net/core/dev.c; /proc/sys/net/ipv4/conf).
+func ValidName(name string) bool {
+	switch name {
+	case "", ".", "..", "all", "default":
+		return false
+	}
+	odd := func(r rune) bool { return strings.ContainsRune("/:%", r) || unicode.IsSpace(r) || unicode.IsControl(r) }
+	return len(name) < unix.IFNAMSIZ && utf8.ValidString(name) && !strings.ContainsFunc(name, odd)
 }

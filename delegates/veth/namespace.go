@@ -6,6 +6,8 @@ package veth
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"runtime"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -39,14 +41,18 @@ func Open(path string) (*Namespace, error) {
 		return nil, fmt.Errorf("%w at %q: %w", ErrNoNamespace, path, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %q: %w", path, err)
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	p := &Namespace{Path: path, fd: fd}
-	if err := p.identify(); err != nil {
-		p.Close()
+	err = p.identify()
+	if err == nil {
+		return p, nil
+	}
+	p.Close()
+	if errors.Is(err, errOther) || errors.Is(err, unix.EINVAL) { // a namespace of another kind
 		return nil, fmt.Errorf("%w at %q: %w", ErrNoNamespace, path, err)
 	}
-	return p, nil
+	return nil, fmt.Errorf("%q: %w", path, err)
 }
 
 var errOther = errors.New("something else is there")
@@ -54,11 +60,11 @@ var errOther = errors.New("something else is there")
 // identify reads who the namespace is. The kernel refuses to enter one of
 // another kind.
 func (p *Namespace) identify() error {
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(p.fd, &fs); err != nil {
+	var kind unix.Statfs_t
+	if err := unix.Fstatfs(p.fd, &kind); err != nil {
 		return err
 	}
-	if fs.Type != unix.NSFS_MAGIC {
+	if kind.Type != unix.NSFS_MAGIC {
 		return errOther
 	}
 	var st, own unix.Stat_t
@@ -90,11 +96,11 @@ func (p *Namespace) Close() {
 // StateOf tells why no network namespace is at a path: "missing" or "not a
 // namespace"; "" where one is. It does not open it.
 func StateOf(path string) string {
-	var fs unix.Statfs_t
-	switch err := unix.Statfs(path, &fs); {
+	var kind unix.Statfs_t
+	switch err := unix.Statfs(path, &kind); {
 	case err != nil:
 		return "missing"
-	case fs.Type != unix.NSFS_MAGIC:
+	case kind.Type != unix.NSFS_MAGIC:
 		return "not a namespace"
 	}
 	return ""
@@ -118,8 +124,8 @@ func (p *Namespace) Do(do func() error) (err error) {
 	}
 	defer func() {
 		if lost := unix.Setns(back, unix.CLONE_NEWNET); lost != nil {
-			err = errors.Join(err, fmt.Errorf("leave: %w", lost))
-			return
+			fmt.Fprintf(os.Stderr, "tracewire: leave %s: %v\n", p.Path, lost)
+			os.Exit(1)
 		}
 		runtime.UnlockOSThread()
 	}()
@@ -150,6 +156,9 @@ func Alive(attachment string, r *types100.Result, path string, cookie uint64) (b
 	defer host.Close()
 	there := false
 	for _, i := range r.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
 		l, err := host.LinkByName(i.Name)
 		if err != nil && !Gone(err) {
 			return false, err

@@ -144,7 +144,7 @@ func maskOf(bits int) netip.Addr {
 func (c *Conn) address6(index int, a netip.Addr) (bits int, flags uint32, err error) {
 	var m batch
 	m.Add("look up address "+a.String(), unix.RTM_GETADDR, 0)
-	m.Raw(unix.AF_INET6, 128, 0, 0)
+	m.Raw(unix.AF_INET6, 0, 0, 0)
 	m.Raw(netlink.Order.AppendUint32(nil, uint32(index))...)
 	m.Attr(unix.IFA_ADDRESS, a.AsSlice())
 	m.End()

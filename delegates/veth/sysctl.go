@@ -17,7 +17,7 @@ type Sysctl struct {
 	Must bool
 }
 
-// Write sets each that has another value. What the kernel lacks (IPv6 turned
+// Write sets each. What the kernel lacks (IPv6 turned
 // off) is no error unless it must be there.
 func Write(settings ...Sysctl) error {
 	for _, s := range settings {

@@ -28,7 +28,7 @@ var imports = map[string]string{
 	"chain/cache":       "chain/lock delegates trace",
 	"chain":             "chain/cache conflist delegates trace",
 	"trace/read":        "trace",
-	"cmd/tracewire":     "chain chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/veth ipam trace",
+	"cmd/tracewire":     "chain chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/netlink delegates/veth ipam trace",
 	"cmd/tracewirectl":  "chain chain/cache chain/codes conflist delegates delegates/veth ipam trace trace/read",
 	"test/attach":       "trace trace/read",
 	"test/cases":        "",
