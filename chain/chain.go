@@ -107,7 +107,7 @@ func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(cont
 		if err := c.Lock(ctx, a); err != nil {
 			return err
 		}
-		trace.Set(ctx, trace.KeyLockWait.Float64(float64(time.Since(asked).Microseconds())/1000))
+		trace.Set(ctx, trace.KeyLockWait.Float64(trace.Milliseconds(time.Since(asked))))
 		r = c.replay(ctx, a)
 		trace.Set(ctx, trace.KeyRecord.String(string(r.State)), trace.KeyRecordSize.Int64(r.Size))
 		if look == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	api "go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/trace"
@@ -178,12 +178,11 @@ func stdin(verb string, c Call) ([]byte, error) {
 
 // environ is our environment with one of each variable, ours in their places.
 func environ(ctx context.Context, verb string, c Call) []string {
-	span := api.SpanContextFromContext(ctx)
 	set := map[string]string{
 		"CNI_COMMAND": verb, "CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS, "CNI_IFNAME": c.IfName,
 		"CNI_ARGS": ignoreUnknown(c.Args), "CNI_PATH": strings.Join(c.Path, ":"),
-		trace.EnvParent: trace.Format(span), trace.EnvState: span.TraceState().String(),
 	}
+	maps.Copy(set, trace.Environment(ctx))
 	out := []string{}
 	for _, kv := range os.Environ() {
 		k, v, _ := strings.Cut(kv, "=")

@@ -55,7 +55,7 @@ func (s *store) releaseListed(listed []netip.Addr) (int, error) {
 		}
 		errs = append(errs, err)
 	}
-	s.span.SetAttributes(trace.KeyReservation.Int(n))
+	s.span.Set(trace.KeyReservation.Int(n))
 	return n, errors.Join(errs...)
 }
 
@@ -80,7 +80,7 @@ func (s *store) releaseAll(n int) error {
 			errs = append(errs, err)
 		}
 	}
-	s.span.SetAttributes(trace.KeyReservation.Int(n))
+	s.span.Set(trace.KeyReservation.Int(n))
 	return errors.Join(errs...)
 }
 

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	api "go.opentelemetry.io/otel/trace"
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain/lock"
@@ -45,7 +44,7 @@ func folder(dataDir, network string) (string, error) {
 type store struct {
 	dir    string
 	owner  Reservation
-	span   api.Span // of the operation
+	span   trace.Span // of the operation
 	unlock func()
 	made   []string // reservation files written through this store
 }
@@ -55,8 +54,8 @@ type store struct {
 func openStore(ctx context.Context, dir string, owner Reservation) (*store, error) {
 	began := time.Now()
 	unlock, err := lock.Flock(ctx, filepath.Join(dir, lockName))
-	span := api.SpanFromContext(ctx)
-	span.SetAttributes(trace.KeyLockWait.Float64(float64(time.Since(began).Microseconds()) / 1000))
+	span := trace.SpanOf(ctx)
+	span.Set(trace.KeyLockWait.Float64(trace.Milliseconds(time.Since(began))))
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +99,7 @@ func (s *store) takeOver(a netip.Addr) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s.span.AddEvent("reservation.takeover", api.WithAttributes(trace.KeyAddresses.StringSlice([]string{a.String()})))
+	s.span.Event("reservation.takeover", trace.KeyAddresses.StringSlice([]string{a.String()}))
 	return true, s.fill(f)
 }
 

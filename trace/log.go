@@ -73,7 +73,7 @@ func (s *span) outcome(e *zerolog.Event, now time.Time) *zerolog.Event {
 	if end.IsZero() {
 		end = now
 	}
-	e = e.Float64("duration_ms", float64(end.Sub(s.start).Microseconds())/1000)
+	e = e.Float64("duration_ms", Milliseconds(end.Sub(s.start)))
 	if s.code == codes.Error {
 		return e.Str("outcome", "error").Str("error", bound(s.message))
 	}

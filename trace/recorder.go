@@ -58,6 +58,10 @@ type tracer struct {
 
 // Start implements OpenTelemetry's Tracer.
 func (t tracer) Start(ctx context.Context, name string, options ...api.SpanStartOption) (context.Context, api.Span) {
+	return t.start(ctx, name, options...)
+}
+
+func (t tracer) start(ctx context.Context, name string, options ...api.SpanStartOption) (context.Context, *span) {
 	cfg := api.NewSpanStartConfig(options...)
 	parent := api.SpanContextFromContext(ctx)
 	if cfg.NewRoot() {

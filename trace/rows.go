@@ -3,6 +3,7 @@ package trace
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	api "go.opentelemetry.io/otel/trace"
@@ -60,10 +61,25 @@ func Run(ctx context.Context, name string, do func(context.Context) error) error
 	return err
 }
 
-// Set adds attributes to the span in ctx.
-func Set(ctx context.Context, kv ...attribute.KeyValue) {
-	api.SpanFromContext(ctx).SetAttributes(kv...)
+// Span is a span that work adds to.
+type Span struct{ s api.Span }
+
+// SpanOf is the span in ctx; one that keeps nothing where there is none.
+func SpanOf(ctx context.Context) Span { return Span{api.SpanFromContext(ctx)} }
+
+// Set adds attributes.
+func (s Span) Set(kv ...attribute.KeyValue) { s.s.SetAttributes(kv...) }
+
+// Event adds an event.
+func (s Span) Event(name string, kv ...attribute.KeyValue) {
+	s.s.AddEvent(name, api.WithAttributes(kv...))
 }
+
+// Set adds attributes to the span in ctx.
+func Set(ctx context.Context, kv ...attribute.KeyValue) { SpanOf(ctx).Set(kv...) }
+
+// Milliseconds is a duration as attributes and log lines have it, to a microsecond.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // Warn adds an event to the span in ctx, and a line of level warn to the log.
 func Warn(ctx context.Context, what string, kv ...attribute.KeyValue) {

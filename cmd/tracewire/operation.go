@@ -15,9 +15,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"go.opentelemetry.io/otel/attribute"
-	otelcodes "go.opentelemetry.io/otel/codes"
-	api "go.opentelemetry.io/otel/trace"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
@@ -41,7 +38,7 @@ type operation struct {
 	start   time.Time
 
 	rec   *trace.Recorder
-	root  api.Span
+	root  trace.Root
 	funcs skel.CNIFuncs
 
 	chain  *chain.Chain // nil until a verb needs one
@@ -56,11 +53,8 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 	o.stdin, o.doc = stdin, conflist.Read(stdin)
 	o.net, o.netErr = conflist.Parse(o.doc), o.doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
-	ctx := context.Background()
-	if p := trace.Parent(os.Getenv); p.IsValid() {
-		ctx = api.ContextWithRemoteSpanContext(ctx, p)
-	}
-	ctx, o.root = o.rec.Tracer(trace.Scope).Start(ctx, "cni."+verb, api.WithTimestamp(start))
+	var ctx context.Context
+	ctx, o.root = o.rec.Begin("cni."+verb, start, os.Getenv)
 	o.describe(verb, stdin)
 	o.funcs = skel.CNIFuncs{Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check)}
 	return o
@@ -71,7 +65,7 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 func (o *operation) describe(verb string, stdin []byte) {
 	id := os.Getenv("CNI_CONTAINERID")
 	for _, a := range []struct {
-		key   attribute.Key
+		key   trace.Key
 		value string
 	}{
 		{trace.KeyCommand, verb},
@@ -87,7 +81,7 @@ func (o *operation) describe(verb string, stdin []byte) {
 		{trace.KeyConfigHash, shortHash(stdin)},
 	} {
 		if a.value != "" {
-			o.root.SetAttributes(a.key.String(a.value))
+			o.root.Set(a.key.String(a.value))
 		}
 	}
 }
@@ -120,7 +114,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	call := o.call(a)
 	in := cache.Intent{
 		Attachment: call.Attachment, Conf: a.StdinData, Args: a.Args, NetNS: a.Netns, Inode: ns.Inode, Cookie: ns.Cookie,
-		Boot: o.boot, Runtime: runtimeExe(), Span: trace.Format(o.root.SpanContext()),
+		Boot: o.boot, Runtime: runtimeExe(), Span: o.root.Traceparent(),
 	}
 	r, err := o.chain.Add(ctx, in, call)
 	if err == nil {
@@ -152,9 +146,9 @@ func (o *operation) outcome(r *types100.Result) {
 		}
 		addresses = append(addresses, ip.Address.String())
 	}
-	o.root.SetAttributes(trace.KeyAddresses.StringSlice(addresses), trace.KeyNetworkType.String(strings.Join(families, ",")))
+	o.root.Set(trace.KeyAddresses.StringSlice(addresses), trace.KeyNetworkType.String(strings.Join(families, ",")))
 	if len(r.Interfaces) == 3 {
-		o.root.SetAttributes(trace.KeyInterface.String(r.Interfaces[1].Name), trace.KeyMAC.String(r.Interfaces[2].Mac))
+		o.root.Set(trace.KeyInterface.String(r.Interfaces[1].Name), trace.KeyMAC.String(r.Interfaces[2].Mac))
 	}
 }
 
@@ -163,10 +157,10 @@ func (o *operation) del(ctx context.Context, a *skel.CmdArgs) error {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
 	if state := veth.StateOf(a.Netns); state != "" {
-		o.root.SetAttributes(trace.KeyNetNSState.String(state))
+		o.root.Set(trace.KeyNetNSState.String(state))
 	}
 	o.chain = o.assemble(nil)
-	return o.chain.Del(ctx, o.call(a), trace.Format(o.root.SpanContext()))
+	return o.chain.Del(ctx, o.call(a), o.root.Traceparent())
 }
 
 func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
@@ -218,7 +212,7 @@ func (o *operation) finish(failed *types.Error) (code int) {
 	switch {
 	case failed != nil:
 		o.fail(failed)
-		code = printed(explain(failed, o.net.CNIVersion, o.root.SpanContext().TraceID().String(), o.rec.Failed()), 1)
+		code = printed(explain(failed, o.net.CNIVersion, o.root.TraceID(), o.rec.Failed()), 1)
 	case o.result != nil:
 		code = printed(o.result, 0)
 	}
@@ -234,8 +228,8 @@ func (o *operation) fail(e *types.Error) {
 	if c, ok := codes.Of(e.Code); ok {
 		name = c.Name
 	}
-	o.root.SetAttributes(trace.KeyErrorCode.Int64(int64(e.Code)), trace.KeyErrorType.String(name))
-	o.root.SetStatus(otelcodes.Error, e.Msg)
+	o.root.Set(trace.KeyErrorCode.Int64(int64(e.Code)), trace.KeyErrorType.String(name))
+	o.root.Fail(e.Msg)
 }
 
 func (o *operation) sink() trace.Sink {

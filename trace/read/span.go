@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
+	"github.com/tracewire/tracewire/trace"
 )
 
 // Span is one span of the spool.
@@ -52,7 +52,7 @@ type Link struct {
 // Attribute is a key and its value: a string, bool, int64, float64, a slice of
 // those, Attributes, or nil.
 type Attribute struct {
-	Key   attribute.Key
+	Key   trace.Key
 	Value any
 }
 
@@ -60,7 +60,7 @@ type Attribute struct {
 type Attributes []Attribute
 
 // Value is the value of a key, nil where there is none.
-func (a Attributes) Value(key attribute.Key) any {
+func (a Attributes) Value(key trace.Key) any {
 	for _, kv := range a {
 		if kv.Key == key {
 			return kv.Value
@@ -70,13 +70,13 @@ func (a Attributes) Value(key attribute.Key) any {
 }
 
 // Text is the string of a key, "" where there is none or another type.
-func (a Attributes) Text(key attribute.Key) string {
+func (a Attributes) Text(key trace.Key) string {
 	s, _ := a.Value(key).(string)
 	return s
 }
 
 // Texts is the strings of a key, nil where there are none.
-func (a Attributes) Texts(key attribute.Key) (out []string) {
+func (a Attributes) Texts(key trace.Key) (out []string) {
 	list, _ := a.Value(key).([]any)
 	for _, v := range list {
 		if s, ok := v.(string); ok {
@@ -87,7 +87,7 @@ func (a Attributes) Texts(key attribute.Key) (out []string) {
 }
 
 // Int is the whole number of a key, 0 where there is none.
-func (a Attributes) Int(key attribute.Key) int64 {
+func (a Attributes) Int(key trace.Key) int64 {
 	n, _ := a.Value(key).(int64)
 	return n
 }
@@ -152,8 +152,8 @@ type wireSpan struct {
 }
 
 type wireAttr struct {
-	Key   attribute.Key `json:"key"`
-	Value wireValue     `json:"value"`
+	Key   trace.Key `json:"key"`
+	Value wireValue `json:"value"`
 }
 
 // wireValue has one of its fields set, or none for an empty value.

@@ -1,0 +1,49 @@
+package trace
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	api "go.opentelemetry.io/otel/trace"
+)
+
+// Key is the name of an attribute.
+type Key = attribute.Key
+
+// Root is the span of a whole operation, the one all others hang from.
+type Root struct{ s *span }
+
+// Begin starts the operation's root span: a child of the remote span that the
+// environment names, or the first of a new trace.
+func (r *Recorder) Begin(name string, at time.Time, getenv func(string) string) (context.Context, Root) {
+	ctx := context.Background()
+	if p := Parent(getenv); p.IsValid() {
+		ctx = api.ContextWithRemoteSpanContext(ctx, p)
+	}
+	ctx, s := tracer{r: r}.start(ctx, name, api.WithTimestamp(at))
+	return ctx, Root{s}
+}
+
+// Set adds attributes.
+func (r Root) Set(kv ...attribute.KeyValue) { r.s.SetAttributes(kv...) }
+
+// Fail marks the operation as failed.
+func (r Root) Fail(message string) { r.s.SetStatus(codes.Error, message) }
+
+// End ends the operation.
+func (r Root) End() { r.s.End() }
+
+// Traceparent names the span to others (W3C Trace Context, 3.2).
+func (r Root) Traceparent() string { return Format(r.s.context) }
+
+// TraceID is the trace's, 32 hex digits.
+func (r Root) TraceID() string { return r.s.context.TraceID().String() }
+
+// Environment is what a child process finds its parent span by: one of each
+// variable, empty where there is nothing to tell.
+func Environment(ctx context.Context) map[string]string {
+	c := api.SpanContextFromContext(ctx)
+	return map[string]string{EnvParent: Format(c), EnvState: c.TraceState().String()}
+}
