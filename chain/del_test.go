@@ -80,7 +80,7 @@ func TestDel(t *testing.T) {
 			[]string{"lock", "ipam DEL", "bridge DEL"}, []string{"interface of net/c1:eth0", "address of net/c1:eth0"}, cache.Deleting, "not everything could be removed: ipam: broken\nbridge: permission denied", nil},
 		{"the configuration has errors", kind{}, attached, map[string]error{"build": errBroken}, all, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cni.DEL: configuration has errors: what can be read of it is used: broken"}},
-		{"a step panics", kind{}, func(t *testing.T, h host) { t.Helper(); h.attach(t); h.panics = "bridge DEL" }, nil, "cni.DEL\n  cache.read\n  bridge\n  ipam\n",
+		{"a step panics", kind{}, func(t *testing.T, h host) { t.Helper(); h.attach(t); h.panics = "bridge DEL" }, nil, "cni.DEL\n  cache.read\n  bridge [error]\n  ipam\n",
 			[]string{"lock", "bridge DEL", "ipam DEL"}, []string{"interface of net/c1:eth0"}, cache.Deleting, "not everything could be removed: panic: a mistake", []string{"cni.DEL: panic"}},
 		{"the record can not be read", kind{}, garbage, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record can not be read: it holds no line that can be read"}},

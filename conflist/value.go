@@ -1,6 +1,7 @@
 package conflist
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,16 +65,17 @@ func (v *Value) Given() bool { return len(v.Raw) > 0 && string(v.Raw) != "null" 
 // Asks tells that the value asks for something: it is not null, false, 0, "",
 // [] or {}.
 func (v *Value) Asks() bool {
-	return v.Given() && !slices.Contains([]string{"false", "0", `""`, "[]", "{}"}, strings.Join(strings.Fields(string(v.Raw)), ""))
+	var b bytes.Buffer
+	_ = json.Compact(&b, v.Raw) // was read as part of the document
+	return v.Given() && !slices.Contains([]string{"false", "0", `""`, "[]", "{}"}, b.String())
 }
 
 // object reads the members of an object; a value that is none has none.
 func (v *Value) object() map[string]json.RawMessage {
-	if v.members != nil || !v.Given() && v.Path != "" {
+	if v.members != nil || len(v.Raw) == 0 && v.Path != "" || string(v.Raw) == "null" && v.Path != "" {
 		return v.members
 	}
-	v.members = map[string]json.RawMessage{}
-	if err := json.Unmarshal(v.Raw, &v.members); err != nil {
+	if json.Unmarshal(v.Raw, &v.members) != nil || v.members == nil {
 		v.members = map[string]json.RawMessage{}
 		v.Fail("must be an object")
 	}
@@ -136,8 +138,6 @@ func kind(variable any) string {
 		return "a string"
 	case *int, *int64, **int:
 		return "a whole number"
-	case *[]string:
-		return "an array of strings"
 	case *[]json.RawMessage:
 		return "an array"
 	}
@@ -160,9 +160,21 @@ func (v *Value) Optional(most int) *int {
 	if !v.Given() {
 		return nil
 	}
-	n := 0
-	v.Number(&n, most)
+	n := -1
+	v.Into(&n)
+	if n < 0 || n > most {
+		v.Fail(fmt.Sprintf("must be 0 to %d", most))
+		return nil
+	}
 	return &n
+}
+
+// Texts is an array of strings, nil when it is absent or wrong.
+func (v *Value) Texts() (out []string) {
+	for _, e := range v.Each() {
+		out = append(out, e.Text())
+	}
+	return out
 }
 
 // Text is the value as a string, empty when it is absent or wrong.

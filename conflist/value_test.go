@@ -81,9 +81,9 @@ func TestAtIsOneValueAKey(t *testing.T) {
 func TestInto(t *testing.T) {
 	for _, tt := range []struct{ name, raw, boolean, word, whole, words string }{
 		{"null keeps the defaults", `null`, "", "", "", ""},
-		{"a boolean", `true`, "", "must be a string", "must be a whole number", "must be an array of strings"},
-		{"a string", `"x"`, "must be a boolean", "", "must be a whole number", "must be an array of strings"},
-		{"a number", `7`, "must be a boolean", "must be a string", "", "must be an array of strings"},
+		{"a boolean", `true`, "", "must be a string", "must be a whole number", "must be of another type"},
+		{"a string", `"x"`, "must be a boolean", "", "must be a whole number", "must be of another type"},
+		{"a number", `7`, "must be a boolean", "must be a string", "", "must be of another type"},
 		{"an array of strings", `["x"]`, "must be a boolean", "must be a string", "must be a whole number", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

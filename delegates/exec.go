@@ -191,7 +191,7 @@ func environ(ctx context.Context, verb string, c Call) []string {
 		}
 	}
 	for k, v := range set {
-		if v != "" || strings.HasPrefix(k, "CNI_") {
+		if v != "" || k != trace.EnvParent && k != trace.EnvState {
 			out = append(out, k+"="+v)
 		}
 	}

@@ -50,11 +50,32 @@ func Result(version string, raw []byte) (*types100.Result, error) {
 	if !bytes.Equal(withoutNulls(raw), raw) {
 		return nil, errNull
 	}
+	raw, err := withVersion(raw, version)
+	if err != nil {
+		return nil, err
+	}
 	r, err := create.Create(version, raw)
 	if err != nil {
 		return nil, err
 	}
 	return types100.NewResultFromResult(r)
+}
+
+// withVersion gives a result that says no version the one it was asked for in,
+// as the field's own pkg/invoke does.
+func withVersion(raw []byte, version string) ([]byte, error) {
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, err
+	}
+	if said := string(m["cniVersion"]); said != "" && said != `""` {
+		return raw, nil
+	}
+	if m == nil {
+		m = map[string]json.RawMessage{}
+	}
+	m["cniVersion"], _ = json.Marshal(version) // a string can always be written
+	return json.Marshal(m)
 }
 
 // withoutNulls drops null entries from a result's lists; raw itself where
@@ -65,7 +86,7 @@ func withoutNulls(raw []byte) []byte {
 		return raw
 	}
 	changed := false
-	for _, key := range []string{"interfaces", "ips", "routes"} {
+	for key := range m { // of any key: Go's decoder does not mind its case
 		var list []*json.RawMessage
 		if json.Unmarshal(m[key], &list) != nil {
 			continue

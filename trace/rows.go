@@ -54,8 +54,17 @@ func Run(ctx context.Context, name string, do func(context.Context) error) error
 	parent := api.SpanFromContext(ctx)
 	ctx, child := parent.TracerProvider().Tracer(Scope).Start(ctx, name)
 	defer child.End()
+	s, ours := child.(*span)
+	defer func() {
+		if p := recover(); p != nil {
+			if ours {
+				s.fail(fmt.Errorf("panic: %v", p))
+			}
+			panic(p) // the chain's to catch
+		}
+	}()
 	err := do(ctx)
-	if s, ok := child.(*span); ok && err != nil {
+	if ours && err != nil {
 		s.fail(err)
 	}
 	return err

@@ -119,15 +119,22 @@ func writeLine(fd int, path string, line []byte) error {
 	return nil
 }
 
-// torn tells that a file's last line has no end.
+// torn tells that a file's last line has no end, and that nobody is writing it
+// right now.
 func torn(fd int) bool {
 	var st unix.Stat_t
 	var last [1]byte
-	if unix.Fstat(fd, &st) != nil || st.Size == 0 {
-		return false
+	for size := int64(-1); ; size = st.Size {
+		if unix.Fstat(fd, &st) != nil || st.Size == 0 {
+			return false
+		}
+		if n, _ := unix.Pread(fd, last[:], st.Size-1); n != 1 || last[0] == '\n' {
+			return false
+		}
+		if st.Size == size {
+			return true
+		}
 	}
-	n, _ := unix.Pread(fd, last[:], st.Size-1)
-	return n == 1 && last[0] != '\n'
 }
 
 // enforce removes the oldest segments until the folder is within its budget.

@@ -14,14 +14,8 @@ import (
 	"github.com/tracewire/tracewire/trace"
 )
 
-var (
-	// ErrConflict marks a bridge that is not as the configuration wants it.
-	ErrConflict = errors.New("bridge conflict")
-	// ErrNotReady marks what was made and did not come up as it should.
-	ErrNotReady = errors.New("interface is not as it was made")
-	// ErrExists marks an interface name that is taken in the pod.
-	ErrExists = errors.New("interface exists")
-)
+// ErrConflict marks a bridge that is not as the configuration wants it.
+var ErrConflict = errors.New("bridge conflict")
 
 // portPatience bounds the wait for the bridge's port to forward.
 const portPatience = 3 * time.Second
@@ -37,12 +31,8 @@ type Bridge struct {
 // wiring is what the phases of one ADD hand on.
 type wiring struct {
 	Bridge
-	call   delegates.Call
-	host   *veth.Conn
+	veth.Wire
 	bridge veth.Link
-	end    int // index of the host end
-	pod    int // index of the pod's end
-	result *types100.Result
 }
 
 // Add implements delegates.Delegate.
@@ -52,17 +42,17 @@ func (b Bridge) Add(ctx context.Context, c delegates.Call) (*types100.Result, er
 		return nil, err
 	}
 	defer host.Close()
-	w := &wiring{Bridge: b, call: c, host: host}
-	if w.result, err = plan(b.Conf, c); err != nil {
+	w := &wiring{Bridge: b, Wire: veth.Wire{Call: c, Pod: b.Namespace, Host: host, Wait: b.Wait, HostAt: atHost}}
+	if w.Result, err = plan(b.Conf, c); err != nil {
 		return nil, err
 	}
-	if err := c.Journal.Plan(w.result); err != nil {
+	if err := c.Journal.Plan(w.Result); err != nil {
 		return nil, err
 	}
 	if err := trace.Rows(ctx, c.Watcher(), w.phases()...); err != nil {
 		return nil, err
 	}
-	return w.result, w.verify(ctx)
+	return w.Result, w.verify(ctx)
 }
 
 // phases is the order of one ADD; a row here is a span. Where IPAM answers
@@ -73,46 +63,56 @@ func (w *wiring) phases() []trace.Row {
 	create := trace.Row{Name: "veth.create", Do: w.createVeth}
 	address := trace.Row{Name: "address.add", Do: w.addAddresses}
 	route := trace.Row{Name: "route.add", Do: w.addRoutes}
-	if w.call.Lease == nil {
+	if w.Call.Lease == nil {
 		return []trace.Row{ensure, gateway, create, address, route}
 	}
 	return []trace.Row{ensure, create, {Name: "ipam", Do: w.lease}, gateway, address, route}
 }
 
+// createVeth makes the pair as a port of the bridge.
+func (w *wiring) createVeth(ctx context.Context) error {
+	return w.Make(ctx, w.Conf.MTU, w.bridge.Index, &veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated})
+}
+
 // lease asks IPAM now that the interface exists, and plans anew.
 func (w *wiring) lease(ctx context.Context) error {
-	answer, err := w.call.Lease(ctx)
+	answer, err := w.Call.Lease(ctx)
 	if err != nil {
 		return err
 	}
-	if err := address(w.result, w.Conf, answer); err != nil {
+	if err := address(w.Result, w.Conf, answer); err != nil {
 		return err
 	}
-	return w.call.Journal.Plan(w.result)
+	return w.Call.Journal.Plan(w.Result)
+}
+
+func (w *wiring) addAddresses(ctx context.Context) error { return w.Up(ctx, w.Conf.DAD) }
+
+func (w *wiring) addRoutes(context.Context) error {
+	return w.Pod.Conn().AddRoutes(w.PodIndex, veth.Routes(w.Result)...)
 }
 
 // verify looks once at what was made before it is answered, and completes the
-// result with what the kernel says: MACs and MTUs.
+// result with what the kernel says: MACs and MTUs. The port comes last: it
+// needs a moment to forward.
 func (w *wiring) verify(ctx context.Context) error {
-	pod, err := w.Namespace.Conn().LinkByIndex(w.pod)
-	if err != nil {
-		return fmt.Errorf("verify %s: %w", w.call.IfName, err)
+	if err := w.Verify(); err != nil {
+		return err
 	}
-	bridge, err := w.host.LinkByIndex(w.bridge.Index)
+	bridge, err := w.Host.LinkByIndex(w.bridge.Index)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", w.Conf.Bridge, err)
 	}
-	host, err := w.host.WaitPort(ctx, w.end, portPatience) // last: the port needs a moment
+	host, err := w.Host.WaitPort(ctx, w.HostIndex, portPatience)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	if want := w.result.Interfaces[atPod].Mac; !pod.Up || pod.MAC.String() != want || host.Master != bridge.Index {
-		return fmt.Errorf("%w: %s is up: %t, has MAC %s, expected %s; %s is a port of interface %d, expected %d",
-			ErrNotReady, pod.Name, pod.Up, pod.MAC, want, host.Name, host.Master, bridge.Index)
+	if host.Master != bridge.Index {
+		return fmt.Errorf("%w: %s is a port of interface %d, expected %d", veth.ErrNotReady, host.Name, host.Master, bridge.Index)
 	}
-	w.result.Interfaces[atBridge].Name = bridge.Name // the configuration may have named it by an alternative one
-	for i, l := range []veth.Link{atBridge: bridge, atHost: host, atPod: pod} {
-		w.result.Interfaces[i].Mac, w.result.Interfaces[i].Mtu = l.MAC.String(), l.MTU
+	w.Result.Interfaces[atBridge].Name = bridge.Name // the configuration may have named it by an alternative one
+	for i, l := range []veth.Link{atBridge: bridge, atHost: host} {
+		w.Result.Interfaces[i].Mac, w.Result.Interfaces[i].Mtu = l.MAC.String(), l.MTU
 	}
-	return w.Namespace.Still()
+	return nil
 }

@@ -81,11 +81,10 @@ func dns(v *conflist.Value) *types.DNS {
 	if !v.Asks() {
 		return nil
 	}
-	d := types.DNS{Domain: v.At("domain").Text()}
-	v.At("nameservers").Into(&d.Nameservers)
-	v.At("search").Into(&d.Search)
-	v.At("options").Into(&d.Options)
-	return &d
+	return &types.DNS{
+		Domain: v.At("domain").Text(), Nameservers: v.At("nameservers").Texts(),
+		Search: v.At("search").Texts(), Options: v.At("options").Texts(),
+	}
 }
 
 // askedMAC is the MAC that was asked for: runtimeConfig before args.cni before

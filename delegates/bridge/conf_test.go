@@ -66,7 +66,7 @@ func TestParseErrors(t *testing.T) {
 		{`{"mtu":"1400"}`, "", `invalid network configuration: mtu: must be a whole number, got "1400"`},
 		{`{"isGateway":"yes"}`, "", `invalid network configuration: isGateway: must be a boolean, got "yes"`},
 		{`{"hairpinMode":true,"promiscMode":true}`, "", `invalid network configuration: promiscMode: can not be set together with hairpinMode, got true`},
-		{`{"dns":{"search":"a"}}`, "", `invalid network configuration: dns.search: must be an array of strings, got "a"`},
+		{`{"dns":{"search":"a"}}`, "", `invalid network configuration: dns.search: must be an array, got "a"`},
 		{`{"runtimeConfig":{"mac":"01:00:00:00:00:00"}}`, "", `invalid network configuration: runtimeConfig.mac: must be a unicast MAC of 6 bytes, got "01:00:00:00:00:00"`},
 		{`{"args":{"cni":{"mac":"x"}}}`, "", `invalid network configuration: args.cni.mac: must be a unicast MAC of 6 bytes, got "x"`},
 		{`{}`, "MAC=00:00:00:00:00:00", `invalid CNI_ARGS: MAC: must be a unicast MAC of 6 bytes, got "00:00:00:00:00:00"`},

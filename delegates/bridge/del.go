@@ -2,105 +2,15 @@ package bridge
 
 import (
 	"context"
-	"errors"
-	"slices"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/trace"
 )
 
-// Del implements delegates.Delegate. It works from the host: the pod's
-// namespace may be gone, or another's by now.
+// Del implements delegates.Delegate.
 func (b Bridge) Del(ctx context.Context, c delegates.Call) error {
 	return trace.Rows(ctx, c.Watcher(), trace.Row{Name: "veth.delete", Do: func(ctx context.Context) error {
-		return b.remove(ctx, c)
+		return veth.Del(ctx, c, b.Conf.Bridge, b.Wait)
 	}})
-}
-
-// remove removes every host end that is proven to be the attachment's. The
-// pod's end goes with it.
-func (b Bridge) remove(ctx context.Context, c delegates.Call) error {
-	host, err := veth.Dial()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	var errs []error
-	for _, name := range b.candidates(c) {
-		l, err := host.LinkByName(name)
-		if veth.Gone(err) {
-			continue
-		}
-		if err == nil && ours(l, c) {
-			var reaped bool
-			reaped, err = host.Remove(ctx, l.Index, b.Wait)
-			trace.Set(ctx, trace.KeyInterface.String(name), trace.KeyReaped.Bool(reaped))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// candidates is the names that the host end may have: the one the record has,
-// else prevResult's and the derived ones.
-func (b Bridge) candidates(c delegates.Call) []string {
-	if c.Made.Known {
-		bridge := func(name string) bool { return name == b.Conf.Bridge }
-		if out := slices.DeleteFunc(onHost(c.Made.Result), bridge); len(out) > 0 {
-			return out
-		}
-	}
-	n := veth.HostNames(c.String())
-	out := n[:]
-	for _, name := range onHost(c.Before) {
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out
-}
-
-// onHost is the names of a result's interfaces that are the host's, the bridge
-// too: what is proven to be ours decides.
-func onHost(r *types100.Result) (names []string) {
-	if r == nil {
-		return nil
-	}
-	for _, i := range r.Interfaces {
-		if i != nil && i.Sandbox == "" && veth.ValidName(i.Name) {
-			names = append(names, i.Name)
-		}
-	}
-	return names
-}
-
-// ours tells whether an interface is proven to be the attachment's: by its
-// alias, or, where the alias was not set yet, by name and MAC in a record of
-// this boot or in the result that the runtime kept.
-func ours(l veth.Link, c delegates.Call) bool {
-	if l.Alias == veth.Alias(c.String()) {
-		return true
-	}
-	if l.Kind != "veth" || l.Alias != "" {
-		return false
-	}
-	from := c.Before
-	if c.Made.Known {
-		from = nil
-		if c.Made.ThisBoot {
-			from = c.Made.Result
-		}
-	}
-	if from == nil {
-		return false
-	}
-	for _, i := range from.Interfaces {
-		if i != nil && i.Sandbox == "" && i.Name == l.Name && i.Mac == l.MAC.String() {
-			return true
-		}
-	}
-	return false
 }

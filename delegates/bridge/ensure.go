@@ -18,17 +18,17 @@ import (
 func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	name := w.Conf.Bridge
 	trace.Set(ctx, trace.KeyBridge.String(name))
-	w.bridge, err = w.host.LinkByName(name)
+	w.bridge, err = w.Host.LinkByName(name)
 	if veth.Gone(err) {
-		err = w.host.CreateBridge(name, veth.BridgeMAC(name, w.Boot), w.Conf.MTU)
+		err = w.Host.CreateBridge(name, veth.BridgeMAC(name, w.Boot), w.Conf.MTU)
 		if err == nil || errors.Is(err, unix.EEXIST) {
-			w.bridge, err = w.host.LinkByName(name)
+			w.bridge, err = w.Host.LinkByName(name)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	w.soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
+	veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
 	if w.bridge.Kind != "bridge" {
 		return fmt.Errorf("%w: %s is not a bridge but %s", ErrConflict, name, kindOf(w.bridge))
 	}
@@ -42,7 +42,7 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	if flags == 0 {
 		return nil
 	}
-	return w.host.SetFlags(w.bridge.Index, flags)
+	return w.Host.SetFlags(w.bridge.Index, flags)
 }
 
 func kindOf(l veth.Link) string {
@@ -52,45 +52,29 @@ func kindOf(l veth.Link) string {
 	return "of kind " + l.Kind
 }
 
-// soft writes settings that are good to have: one that fails is told, no more.
-func (w *wiring) soft(ctx context.Context, settings ...veth.Sysctl) {
-	for _, s := range settings {
-		if err := veth.Ensure(s); err != nil {
-			trace.Warn(ctx, "sysctl not set", trace.KeySysctl.String(s.Path), trace.KeyError.String(err.Error()))
-		}
-	}
-}
-
 // ensureGateway gives the bridge the pod's gateway addresses, and turns
 // forwarding on.
 func (w *wiring) ensureGateway(context.Context) error {
 	if !w.Conf.Gateway {
 		return nil
 	}
-	all := gateways(w.result)
+	all := gateways(w.Result)
 	for _, gw := range all {
 		if err := w.ensureAddress(gw, all); err != nil {
 			return err
 		}
-		if err := veth.Ensure(forwarding(gw.Addr())); err != nil {
+		if err := veth.Ensure(veth.Forwarding(gw.Addr())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func forwarding(a netip.Addr) veth.Sysctl {
-	if a.Is4() {
-		return veth.Sysctl{Path: "ipv4/ip_forward", Value: "1", Must: true}
-	}
-	return veth.Sysctl{Path: "ipv6/conf/all/forwarding", Value: "1", Must: true}
-}
-
 // ensureAddress adds one gateway address that is not there yet. What stands in
 // its way is an error, or goes when forceAddress is set. all is what this
 // network itself has.
 func (w *wiring) ensureAddress(gw netip.Prefix, all []netip.Prefix) error {
-	if has, err := w.host.HasAddress(w.bridge, gw); err != nil || has {
+	if has, err := w.Host.HasAddress(w.bridge, gw); err != nil || has {
 		return err
 	}
 	if gw.Addr().Is6() {
@@ -102,17 +86,17 @@ func (w *wiring) ensureAddress(gw netip.Prefix, all []netip.Prefix) error {
 	if err := w.clear(gw, all); err != nil {
 		return err
 	}
-	if err := w.host.AddAddresses(w.bridge.Index, false, false, gw); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := w.Host.AddAddresses(w.bridge.Index, false, false, gw); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	// A MAC that follows the ports would make the pods' neighbour entries wrong.
-	return w.host.SetMAC(w.bridge.Index, w.bridge.MAC)
+	return w.Host.SetMAC(w.bridge.Index, w.bridge.MAC)
 }
 
 // clear takes the addresses from the bridge that a gateway can not stand
 // beside: any other IPv4 address, and an IPv6 one whose subnet overlaps.
 func (w *wiring) clear(gw netip.Prefix, all []netip.Prefix) error {
-	have, err := w.host.Addresses(w.bridge.Index)
+	have, err := w.Host.Addresses(w.bridge.Index)
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.Conf.Bridge, err)
 	}
@@ -124,7 +108,7 @@ func (w *wiring) clear(gw netip.Prefix, all []netip.Prefix) error {
 		if !w.Conf.ForceAddress {
 			return fmt.Errorf("%w: %s has address %s, the gateway would be %s (forceAddress replaces it)", ErrConflict, w.Conf.Bridge, p, gw)
 		}
-		if err := w.host.DropAddress(w.bridge.Index, p); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := w.Host.DropAddress(w.bridge.Index, p); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
@@ -22,11 +21,8 @@ const (
 	atPod
 )
 
-const (
-	minMTU6   = 1280       // bytes (RFC 8200, section 5)
-	maxMTU    = 65535 - 15 // what the kernel makes of a route's larger one (ip_metrics_convert, net/ipv4/metrics.c)
-	maxAdvMSS = 65535 - 40
-)
+// minMTU6 is the least that IPv6 needs, in bytes (RFC 8200, section 5).
+const minMTU6 = 1280
 
 // plan is the result that an ADD is about to produce: names and MACs at once,
 // addresses and routes as soon as IPAM has answered.
@@ -45,7 +41,7 @@ func plan(conf Conf, c delegates.Call) (*types100.Result, error) {
 	}
 	mac := conf.MAC
 	if mac == nil {
-		mac = veth.PodMAC(name, prefixes(r.IPs))
+		mac = veth.PodMAC(name, veth.Prefixes(r.IPs))
 	}
 	r.Interfaces[atPod].Mac = mac.String()
 	return r, nil
@@ -102,34 +98,11 @@ func defaults(r *types100.Result) (add []*types.Route) {
 	return add
 }
 
-// routes is what the pod gets: a route without a gateway goes through the
-// first gateway of its family, unless its scope says that it needs none.
-func routes(r *types100.Result) []veth.Route {
-	first := map[bool]netip.Addr{}
-	for _, ip := range r.IPs {
-		if gw := addr(ip.Gateway); gw.IsValid() && !first[gw.Is4()].IsValid() {
-			first[gw.Is4()] = gw
-		}
-	}
-	out := make([]veth.Route, len(r.Routes))
-	for i, x := range r.Routes {
-		dst := prefix(x.Dst)
-		out[i] = veth.Route{Dst: dst, Gateway: addr(x.GW), MTU: min(x.MTU, maxMTU), AdvMSS: min(x.AdvMSS, maxAdvMSS), Priority: x.Priority, Scope: x.Scope}
-		if near := x.Scope != nil && *x.Scope >= unix.RT_SCOPE_LINK; !out[i].Gateway.IsValid() && !near {
-			out[i].Gateway = first[dst.Addr().Is4()]
-		}
-		if x.Table != nil {
-			out[i].Table = *x.Table
-		}
-	}
-	return out
-}
-
 // gateways is what the bridge itself has: each gateway with its subnet's length.
 func gateways(r *types100.Result) []netip.Prefix {
 	var out []netip.Prefix
 	for _, ip := range r.IPs {
-		p := netip.PrefixFrom(addr(ip.Gateway), prefix(ip.Address).Bits())
+		p := netip.PrefixFrom(veth.Addr(ip.Gateway), veth.Prefix(ip.Address).Bits())
 		if !slices.Contains(out, p) {
 			out = append(out, p)
 		}
@@ -137,24 +110,5 @@ func gateways(r *types100.Result) []netip.Prefix {
 	return out
 }
 
-func prefixes(ips []*types100.IPConfig) []netip.Prefix {
-	out := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		out[i] = prefix(ip.Address)
-	}
-	return out
-}
-
-func prefix(n net.IPNet) netip.Prefix {
-	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(addr(n.IP), ones)
-}
-
-// addr is invalid for nil.
-func addr(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
-}
-
 // firstOf is the first address of a subnet, where the reference has its gateway.
-func firstOf(n net.IPNet) net.IP { return prefix(n).Masked().Addr().Next().AsSlice() }
+func firstOf(n net.IPNet) net.IP { return veth.Prefix(n).Masked().Addr().Next().AsSlice() }

@@ -67,7 +67,7 @@ func TestPlan(t *testing.T) {
 			}
 			got := planned{}
 			if r.IPs != nil {
-				got.Routes = routes(r)
+				got.Routes = veth.Routes(r)
 			}
 			if tt.conf.Gateway {
 				got.Gateways = gateways(r)
@@ -97,32 +97,4 @@ func sorted(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return string(b)
-}
-
-// TestOurs: what may be removed is what is proven to be the attachment's.
-func TestOurs(t *testing.T) {
-	att := delegates.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
-	name, mac := "veth0a1b2c3d4e5", veth.HostMAC(att.String())
-	made := &types100.Result{Interfaces: []*types100.Interface{{Name: "cni0"}, {Name: name, Mac: mac.String()}, {Name: "eth0", Sandbox: "/n"}}}
-	for _, tt := range []struct {
-		name string
-		link veth.Link
-		call delegates.Call
-		want bool
-	}{
-		{"by alias", veth.Link{Name: name, Alias: veth.Alias(att.String())}, delegates.Call{}, true},
-		{"another's alias", veth.Link{Name: name, Kind: "veth", MAC: mac, Alias: veth.Alias("net/c2:eth0")}, delegates.Call{Made: delegates.Made{Known: true, ThisBoot: true, Result: made}}, false},
-		{"by the record of this boot", veth.Link{Name: name, Kind: "veth", MAC: mac}, delegates.Call{Made: delegates.Made{Known: true, ThisBoot: true, Result: made}}, true},
-		{"a record of an earlier boot proves nothing", veth.Link{Name: name, Kind: "veth", MAC: mac}, delegates.Call{Made: delegates.Made{Known: true, Result: made}}, false},
-		{"by prevResult, without a record", veth.Link{Name: name, Kind: "veth", MAC: mac}, delegates.Call{Before: made}, true},
-		{"another MAC", veth.Link{Name: name, Kind: "veth", MAC: veth.HostMAC("x")}, delegates.Call{Before: made}, false},
-		{"another name", veth.Link{Name: "vethx", Kind: "veth", MAC: mac}, delegates.Call{Before: made}, false},
-		{"no veth", veth.Link{Name: name, Kind: "macvlan", MAC: mac}, delegates.Call{Before: made}, false},
-		{"nothing known", veth.Link{Name: name, Kind: "veth", MAC: mac}, delegates.Call{}, false},
-	} {
-		tt.call.Attachment = att
-		if got := ours(tt.link, tt.call); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
-		}
-	}
 }

@@ -22,7 +22,7 @@ var imports = map[string]string{
 	"chain/lock":        "",
 	"delegates":         "trace",
 	"delegates/netlink": "",
-	"delegates/veth":    "delegates/netlink",
+	"delegates/veth":    "delegates delegates/netlink trace",
 	"delegates/bridge":  "conflist delegates delegates/veth trace",
 	"ipam":              "chain/lock conflist delegates trace",
 	"chain/cache":       "delegates",

@@ -1,0 +1,218 @@
+package veth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// ErrExists marks an interface name that is taken.
+var ErrExists = errors.New("interface exists")
+
+// Wire is one attachment's pair while it is made: what bridge and ptp share.
+type Wire struct {
+	Call delegates.Call
+	Pod  *Namespace
+	Host *Conn
+	Wait bool // a removal waits for the kernel's last word
+	// Result is the plan, in the end what was made.
+	Result *types100.Result
+	HostAt int // index of the host end in Result.Interfaces; the pod's is the next
+
+	HostIndex, PodIndex int // of the interfaces, known once they are made
+}
+
+func (w *Wire) hostEnd() *types100.Interface { return w.Result.Interfaces[w.HostAt] }
+func (w *Wire) podEnd() *types100.Interface  { return w.Result.Interfaces[w.HostAt+1] }
+
+// Make makes the pair, its host end a port of the bridge with that index, 0
+// for none; then marks the host end as the attachment's.
+func (w *Wire) Make(ctx context.Context, mtu, bridge int, port *Port) (err error) {
+	if err := w.create(ctx, mtu, bridge); err != nil {
+		return err
+	}
+	name := w.hostEnd().Name
+	trace.Set(ctx, trace.KeyInterface.String(name), trace.KeyMAC.String(w.podEnd().Mac))
+	if w.HostIndex, err = w.Host.Index(name); err != nil {
+		return err
+	}
+	if err := w.Host.Mark(w.HostIndex, Alias(w.Call.String()), port); err != nil {
+		return err
+	}
+	Soft(ctx, Sysctl{Path: "ipv6/conf/" + name + "/accept_ra", Value: "0"})
+	w.PodIndex, err = w.Pod.Conn().Index(w.Call.IfName)
+	return err
+}
+
+// create tries the names the host end may have.
+func (w *Wire) create(ctx context.Context, mtu, bridge int) error {
+	for _, name := range HostNames(w.Call.String()) {
+		if err := w.replan(name); err != nil {
+			return err
+		}
+		p := w.pair(mtu, bridge)
+		err := w.Host.Create(p)
+		if err == nil || !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if err := w.taken(); err != nil {
+			return err
+		}
+		if made, err := w.debris(ctx, p); made || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: both names of the host end are taken: %v", ErrExists, HostNames(w.Call.String()))
+}
+
+// replan writes another name of the host end down before it is used.
+func (w *Wire) replan(name string) error {
+	if w.hostEnd().Name == name {
+		return nil
+	}
+	w.hostEnd().Name = name
+	return w.Call.Journal.Plan(w.Result)
+}
+
+func (w *Wire) pair(mtu, bridge int) Pair {
+	host, pod := w.hostEnd(), w.podEnd()
+	return Pair{
+		Host: host.Name, Pod: pod.Name, HostMAC: parseMAC(host.Mac), PodMAC: parseMAC(pod.Mac),
+		MTU: mtu, Bridge: bridge, Namespace: w.Pod,
+	}
+}
+
+// parseMAC reads a MAC of a plan.
+func parseMAC(text string) net.HardwareAddr {
+	m, _ := net.ParseMAC(text)
+	return m
+}
+
+// taken is an error when the pod has an interface of that name, and says whose it is.
+func (w *Wire) taken() error {
+	l, err := w.Pod.Conn().LinkByName(w.Call.IfName)
+	if Gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner := "somebody else's"
+	if l.Kind == "veth" && l.Peer != 0 {
+		if peer, err := w.Host.LinkByIndex(l.Peer); err == nil && peer.Peer == l.Index && Owner(peer.Alias) != "" {
+			owner = "owned by " + Owner(peer.Alias)
+		}
+	}
+	return fmt.Errorf("%w: %s in %s, %s", ErrExists, w.Call.IfName, w.Pod.Path, owner)
+}
+
+// debris removes an interface of the host end's name that is this
+// attachment's own, its record lost, and makes the pair anew. A stranger's stays.
+func (w *Wire) debris(ctx context.Context, p Pair) (made bool, err error) {
+	l, err := w.Host.LinkByName(p.Host)
+	if Gone(err) || err == nil && l.Alias != Alias(w.Call.String()) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	trace.Warn(ctx, "removed an interface of this attachment that no record had", trace.KeyInterface.String(p.Host))
+	if _, err := w.Host.Remove(ctx, l.Index, w.Wait); err != nil {
+		return false, err
+	}
+	return true, w.Host.Create(p)
+}
+
+// Up gives the pod's end its addresses, then turns it on: the kernel announces
+// them as it comes up. With dad, IPv6 duplicate address detection is waited for.
+func (w *Wire) Up(ctx context.Context, dad bool) error {
+	want := Prefixes(w.Result.IPs)
+	texts := make([]string, len(want))
+	v6 := false
+	for i, p := range want {
+		texts[i] = p.String()
+		v6 = v6 || p.Addr().Is6()
+	}
+	trace.Set(ctx, trace.KeyAddresses.StringSlice(texts))
+	return w.Pod.Do(func() error {
+		Soft(ctx, announce(w.Call.IfName, v6, dad)...)
+		if v6 {
+			if err := Ensure(enable6(w.Call.IfName)...); err != nil {
+				return err
+			}
+		}
+		pod := w.Pod.Conn()
+		if err := pod.AddAddresses(w.PodIndex, true, dad, want...); err != nil {
+			return err
+		}
+		if v6 && dad {
+			return pod.WaitDAD(ctx, w.PodIndex, want...)
+		}
+		return nil
+	})
+}
+
+// announce is the settings that must be there before the interface comes up.
+func announce(ifname string, v6, dad bool) []Sysctl {
+	conf := "ipv6/conf/" + ifname
+	s := []Sysctl{{Path: "ipv4/conf/" + ifname + "/arp_notify", Value: "1"}}
+	if dad {
+		s = append(s, Sysctl{Path: conf + "/enhanced_dad", Value: "1"}, Sysctl{Path: conf + "/accept_dad", Value: "1"})
+	} else {
+		s = append(s, Sysctl{Path: conf + "/accept_dad", Value: "0"})
+	}
+	if v6 {
+		s = append(s, Sysctl{Path: conf + "/ndisc_notify", Value: "1"}, Sysctl{Path: conf + "/keep_addr_on_down", Value: "1"})
+	}
+	return s
+}
+
+func enable6(ifname string) []Sysctl {
+	return []Sysctl{
+		{Path: "ipv6/conf/lo/disable_ipv6", Value: "0", Must: true},
+		{Path: "ipv6/conf/" + ifname + "/disable_ipv6", Value: "0", Must: true},
+	}
+}
+
+// Forwarding is the setting that lets packets of an address's family pass
+// through the host.
+func Forwarding(a netip.Addr) Sysctl {
+	if a.Is4() {
+		return Sysctl{Path: "ipv4/ip_forward", Value: "1", Must: true}
+	}
+	return Sysctl{Path: "ipv6/conf/all/forwarding", Value: "1", Must: true}
+}
+
+// Soft sets what is good to have: what fails is told in span and log, no more.
+func Soft(ctx context.Context, settings ...Sysctl) {
+	for _, s := range settings {
+		if err := Ensure(s); err != nil {
+			trace.Warn(ctx, "sysctl not set", trace.KeySysctl.String(s.Path), trace.KeyError.String(err.Error()))
+		}
+	}
+}
+
+// ErrNotReady marks what was made and did not come up as it should.
+var ErrNotReady = errors.New("interface is not as it was made")
+
+// Verify looks once at the pod's end, and tells whether the path still names
+// the namespace that was opened. It completes the plan with what the kernel says.
+func (w *Wire) Verify() error {
+	pod, err := w.Pod.Conn().LinkByIndex(w.PodIndex)
+	if err != nil {
+		return fmt.Errorf("verify %s: %w", w.Call.IfName, err)
+	}
+	if want := w.podEnd().Mac; !pod.Up || pod.MAC.String() != want {
+		return fmt.Errorf("%w: %s is up: %t, has MAC %s, expected %s", ErrNotReady, pod.Name, pod.Up, pod.MAC, want)
+	}
+	w.podEnd().Mtu = pod.MTU
+	return w.Pod.Still()
+}
