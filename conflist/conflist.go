@@ -96,7 +96,7 @@ func ours(v *Value) Tracewire {
 	budget(spool.At("maxBytes"), &t.SpoolBytes)
 	duration(v.At("timeout"), &t.Timeout)
 
-	if t.Mode != "bridge" { // a later version serves them, as the keys below
+	if t.Mode == "delegate" { // a later version serves it, as the keys below
 		v.At("mode").Refuse()
 	}
 	for _, key := range []string{"removeBridge", "statusGrace", "statusOnExhaustion"} {

@@ -100,7 +100,7 @@ func TestParse(t *testing.T) {
 		{"unknown and null", `{"tracewire":{"colour":null}}`, parsed(), "invalid network configuration: tracewire.colour: unknown key, got null"},
 		{"unknown outside is a step's", `{"colour":"red"}`, parsed(), ""},
 
-		{"mode ptp", `{"tracewire":{"mode":"ptp"}}`, parsed(mode("ptp")), `unsupported field: tracewire.mode: is not served by this version, got "ptp"`},
+		{"mode ptp", `{"tracewire":{"mode":"ptp"}}`, parsed(mode("ptp")), ""},
 		{"mode delegate", `{"tracewire":{"mode":"delegate"}}`, parsed(mode("delegate")), `unsupported field: tracewire.mode: is not served by this version, got "delegate"`},
 		{"delegates", `{"delegates":[{"type":"bandwidth"}]}`, parsed(), `unsupported field: delegates: is not served by this version, got [{"type":"bandwidth"}]`},
 		{"removeBridge", `{"tracewire":{"removeBridge":true}}`, parsed(), "unsupported field: tracewire.removeBridge: is not served by this version, got true"},
@@ -134,7 +134,7 @@ func TestErrorsHaveTheirSentinel(t *testing.T) {
 		want error
 	}{
 		{`{"tracewire":{"mode":"vpn"}}`, ErrInvalid},
-		{`{"tracewire":{"mode":"ptp"}}`, ErrUnsupported},
+		{`{"tracewire":{"mode":"delegate"}}`, ErrUnsupported},
 	} {
 		doc := Read([]byte(tt.conf))
 		Parse(doc)

@@ -80,6 +80,8 @@ var Reasons = []Reason{
 	{"host.peer", "the host end and the pod's interface are not one pair", true},
 	{"host.down", "the host end is down", true},
 	{"host.master", "the host end is not a port of the bridge", true},
+	{"gateway.missing", "the host end, or the bridge, lacks the gateway's address", true},
+	{"hostroute.missing", "the host lacks its route to the pod", true},
 	{"bridge.missing", "the bridge is gone", true},
 	{"address.missing", "the pod's interface lacks an address", true},
 	{"route", "the pod lacks a route, or has it otherwise", true},

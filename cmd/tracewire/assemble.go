@@ -14,6 +14,7 @@ import (
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/ptp"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 	"github.com/tracewire/tracewire/trace"
@@ -44,9 +45,13 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.S
 		net = conflist.Parse(doc)
 	}
 	pairs, argsErr := conflist.ParseArgs(args)
-	s := chain.Steps{Name: "bridge", Main: bridge.Bridge{
-		Conf: bridge.Parse(doc, pairs), Namespace: ns, Boot: o.boot, Wait: net.Tracewire.SyncDelete,
-	}}
+	s := chain.Steps{Name: net.Tracewire.Mode}
+	switch wait := net.Tracewire.SyncDelete; s.Name {
+	case "ptp":
+		s.Main = ptp.PTP{Conf: ptp.Parse(doc), Namespace: ns, Wait: wait}
+	default:
+		s.Name, s.Main = "bridge", bridge.Bridge{Conf: bridge.Parse(doc, pairs), Namespace: ns, Boot: o.boot, Wait: wait}
+	}
 	switch {
 	case net.IPAM == "" && doc.Err() == nil: // a network without addresses
 	case net.IPAM == "host-local" && !net.Tracewire.IPAMExec, net.IPAM == "":

@@ -93,7 +93,7 @@ func (l *live) lookPod(r stored) error {
 	if l.addresses, err = ns.Conn().Addresses(found.Index); err != nil {
 		return err
 	}
-	all, err := ns.Conn().Routes()
+	all, err := ns.Conn().Routes(0)
 	for _, i := range all {
 		if i.Index == found.Index {
 			l.routes = append(l.routes, i.Route)

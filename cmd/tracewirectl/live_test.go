@@ -29,7 +29,7 @@ func TestShowLive(t *testing.T) {
 	t.Cleanup(pod.Close)
 	host := plug(t, pod, "podnet/"+web+":eth0", "vethtw00000001")
 	inPod, err := pod.Conn().LinkByName("eth0")
-	if err := errors.Join(err, pod.Conn().AddAddresses(inPod.Index, true, false, address),
+	if err := errors.Join(err, pod.Conn().AddAddresses(inPod.Index, veth.Addressing{Up: true}, address),
 		pod.Conn().AddRoutes(inPod.Index, veth.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.22.0.1")})); err != nil {
 		t.Fatal(err)
 	}

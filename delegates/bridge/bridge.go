@@ -86,7 +86,9 @@ func (w *wiring) lease(ctx context.Context) error {
 	return w.Call.Journal.Plan(w.Result)
 }
 
-func (w *wiring) addAddresses(ctx context.Context) error { return w.Up(ctx, w.Conf.DAD) }
+func (w *wiring) addAddresses(ctx context.Context) error {
+	return w.Up(ctx, veth.Addressing{DAD: w.Conf.DAD})
+}
 
 func (w *wiring) addRoutes(context.Context) error {
 	return w.Pod.Conn().AddRoutes(w.PodIndex, veth.Routes(w.Result)...)

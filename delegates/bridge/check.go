@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 )
@@ -17,7 +19,7 @@ func (b Bridge) Check(_ context.Context, c delegates.Call) error {
 	}
 	defer host.Close()
 	k := &veth.Check{Call: c, Pod: b.Namespace, Host: host}
-	err = k.Look(b.Conf.Bridge, func(end veth.Link) error { return b.port(k, end) })
+	err = k.Look(b.Conf.Bridge, func(end veth.Link, _ *types100.Result) error { return b.port(k, end) })
 	if err != nil {
 		return err
 	}

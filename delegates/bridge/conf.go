@@ -34,7 +34,7 @@ var later = []string{"ipMasq", "ipMasqBackend", "vlan", "vlanTrunk", "preserveDe
 // Parse reads the keys. What is wrong is in doc.Err; what could not be read
 // has its default.
 func Parse(doc *conflist.Value, args conflist.Args) Conf {
-	c := Conf{Bridge: DefaultBridge, MAC: askedMAC(doc, args), DNS: dns(doc.At("dns"))}
+	c := Conf{Bridge: DefaultBridge, MAC: askedMAC(doc, args), DNS: veth.DNS(doc.At("dns")), MTU: veth.MTU(doc.At("mtu"))}
 	for _, key := range []struct {
 		name string
 		into any
@@ -42,7 +42,6 @@ func Parse(doc *conflist.Value, args conflist.Args) Conf {
 		{"isGateway", &c.Gateway},
 		{"isDefaultGateway", &c.DefaultGateway},
 		{"forceAddress", &c.ForceAddress},
-		{"mtu", &c.MTU},
 		{"hairpinMode", &c.Hairpin},
 		{"promiscMode", &c.Promisc},
 		{"portIsolation", &c.Isolated},
@@ -68,22 +67,8 @@ func (c *Conf) check(doc *conflist.Value) {
 	} else if s != "" {
 		name.Fail("must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space")
 	}
-	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		doc.At("mtu").Fail("must be 68 to 65535 bytes, or 0")
-	}
 	if c.Hairpin && c.Promisc {
 		doc.At("promiscMode").Fail("can not be set together with hairpinMode")
-	}
-}
-
-// dns is the configuration's own, nil when it says nothing.
-func dns(v *conflist.Value) *types.DNS {
-	if !v.Asks() {
-		return nil
-	}
-	return &types.DNS{
-		Domain: v.At("domain").Text(), Nameservers: v.At("nameservers").Texts(),
-		Search: v.At("search").Texts(), Options: v.At("options").Texts(),
 	}
 }
 

@@ -86,7 +86,7 @@ func (w *wiring) ensureAddress(gw netip.Prefix, all []netip.Prefix) error {
 	if err := w.clear(gw, all); err != nil {
 		return err
 	}
-	if err := w.Host.AddAddresses(w.bridge.Index, false, false, gw); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := w.Host.AddAddresses(w.bridge.Index, veth.Addressing{}, gw); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	// A MAC that follows the ports would make the pods' neighbour entries wrong.

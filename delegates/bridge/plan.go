@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 )
@@ -20,9 +18,6 @@ const (
 	atHost
 	atPod
 )
-
-// minMTU6 is the least that IPv6 needs, in bytes (RFC 8200, section 5).
-const minMTU6 = 1280
 
 // plan is the result that an ADD is about to produce: names and MACs at once,
 // addresses and routes as soon as IPAM has answered.
@@ -67,12 +62,7 @@ func address(r *types100.Result, conf Conf, ipam *types100.Result) error {
 	if conf.DefaultGateway {
 		r.Routes = append(r.Routes, defaults(r)...)
 	}
-	for _, ip := range r.IPs {
-		if ip.Address.IP.To4() == nil && conf.MTU != 0 && conf.MTU < minMTU6 {
-			return conflist.Invalid("mtu", conf.MTU, fmt.Sprintf("must be %d or more for the IPv6 address %s", minMTU6, ip.Address.String()))
-		}
-	}
-	return nil
+	return veth.FitsMTU(conf.MTU, r)
 }
 
 // defaults is a default route a family, where IPAM gave none with a gateway.

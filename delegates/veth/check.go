@@ -17,6 +17,8 @@ type Check struct {
 	Pod      *Namespace
 	Host     *Conn
 	Findings delegates.Findings
+	// Own is the pod's routes beside the result's, nil for none.
+	Own func(*types100.Result) []Route
 
 	made *types100.Result // what ADD answered
 	now  *types100.Result // the runtime's final result: later plugins may have changed things
@@ -25,7 +27,7 @@ type Check struct {
 // Look compares pair, addresses and routes. Another error than findings tells
 // that it could not look. host is the host end and its name in the result; it
 // is not called when there is none.
-func (k *Check) Look(bridge string, host func(Link) error) error {
+func (k *Check) Look(bridge string, host func(end Link, made *types100.Result) error) error {
 	k.made, k.now = k.Call.Made.Result, k.Call.Before
 	if k.made == nil {
 		k.made = k.now
@@ -60,7 +62,7 @@ func (k *Check) Find(code, expected, found string) {
 }
 
 // pair compares both ends.
-func (k *Check) pair(bridge string, host func(Link) error) error {
+func (k *Check) pair(bridge string, host func(Link, *types100.Result) error) error {
 	pod, err := k.Pod.Conn().LinkByName(k.Call.IfName)
 	if Gone(err) {
 		k.Find("pod.missing", "interface "+k.Call.IfName, "none")
@@ -93,7 +95,7 @@ func (k *Check) pair(bridge string, host func(Link) error) error {
 	if !l.Up {
 		k.Find("host.down", l.Name+" up", "down")
 	}
-	return host(l)
+	return host(l, k.made)
 }
 
 // macs is what the pod's end may have: what ADD gave it, and what the final
@@ -139,16 +141,23 @@ func (k *Check) addresses() error {
 // routes looks for each route of ADD that the final result still has, in any
 // table: later plugins move them.
 func (k *Check) routes() error {
-	if len(k.made.Routes) == 0 {
+	var own []Route
+	if k.Own != nil {
+		own = k.Own(k.made)
+	}
+	if len(own)+len(k.made.Routes) == 0 {
 		return nil
 	}
 	index, err := k.Pod.Conn().Index(k.Call.IfName)
 	if err != nil {
 		return ignoreGone(err)
 	}
-	have, err := k.Pod.Conn().Routes()
+	have, err := k.Pod.Conn().Routes(0)
 	if err != nil {
 		return err
+	}
+	for _, want := range own {
+		k.route(index, want, have)
 	}
 	for i, want := range Routes(k.made) {
 		dst := Prefix(k.made.Routes[i].Dst)

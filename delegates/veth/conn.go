@@ -24,11 +24,10 @@ func Gone(err error) bool { return netlink.Gone(err) }
 // batch is rtnetlink requests.
 type batch struct{ netlink.Batch }
 
-// Of linux/rtnetlink.h, linux/if_link.h, linux/veth.h and linux/if_addr.h.
+// Of linux/rtnetlink.h, linux/if_link.h and linux/veth.h.
 const (
 	skipStats     = 1 << 3 // RTEXT_FILTER_SKIP_STATS
 	infoSlaveKind = 4      // IFLA_INFO_SLAVE_KIND
 	infoSlaveData = 5      // IFLA_INFO_SLAVE_DATA
 	infoPeer      = 1      // VETH_INFO_PEER
-	nodad         = 0x02   // IFA_F_NODAD
 )

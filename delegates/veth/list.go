@@ -50,11 +50,15 @@ type Installed struct {
 	Index int // of the interface it goes through
 }
 
-// Routes lists the unicast routes of all tables, one a next hop.
-func (c *Conn) Routes() (out []Installed, err error) {
+// Routes lists the unicast routes of all tables, one a next hop: those through
+// one interface, or all for index 0.
+func (c *Conn) Routes(index int) (out []Installed, err error) {
 	var m batch
 	m.Add("list routes", unix.RTM_GETROUTE, 0)
 	m.Raw(make([]byte, unix.SizeofRtMsg)...)
+	if index != 0 {
+		m.U32(unix.RTA_OIF, uint32(index))
+	}
 	m.End()
 	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
 		if len(body) >= unix.SizeofRtMsg && body[7] == unix.RTN_UNICAST {

@@ -132,8 +132,9 @@ func (w *Wire) debris(ctx context.Context, p Pair) (made bool, err error) {
 }
 
 // Up gives the pod's end its addresses, then turns it on: the kernel announces
-// them as it comes up. With dad, IPv6 duplicate address detection is waited for.
-func (w *Wire) Up(ctx context.Context, dad bool) error {
+// them as it comes up. Duplicate address detection that is left on is waited for.
+func (w *Wire) Up(ctx context.Context, how Addressing) error {
+	how.Up = true
 	want := Prefixes(w.Result.IPs)
 	texts := make([]string, len(want))
 	v6 := false
@@ -143,17 +144,17 @@ func (w *Wire) Up(ctx context.Context, dad bool) error {
 	}
 	trace.Set(ctx, trace.KeyAddresses.StringSlice(texts))
 	return w.Pod.Do(func() error {
-		Soft(ctx, announce(w.Call.IfName, v6, dad)...)
+		Soft(ctx, announce(w.Call.IfName, v6, how.DAD)...)
 		if v6 {
 			if err := Ensure(enable6(w.Call.IfName)...); err != nil {
 				return err
 			}
 		}
 		pod := w.Pod.Conn()
-		if err := pod.AddAddresses(w.PodIndex, true, dad, want...); err != nil {
+		if err := pod.AddAddresses(w.PodIndex, how, want...); err != nil {
 			return err
 		}
-		if v6 && dad {
+		if v6 && how.DAD {
 			return pod.WaitDAD(ctx, w.PodIndex, want...)
 		}
 		return nil

@@ -13,6 +13,7 @@ import (
 type Route struct {
 	Dst      netip.Prefix
 	Gateway  netip.Addr // invalid for a route without one
+	Source   netip.Addr // that packets by it get; invalid for the kernel's choice
 	MTU      int        // bytes
 	AdvMSS   int        // bytes
 	Priority int        // metric
@@ -63,6 +64,9 @@ func (m *batch) route(index int, r Route) {
 		m.Attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
 	}
 	m.gateway(r)
+	if r.Source.IsValid() {
+		m.Attr(unix.RTA_PREFSRC, r.Source.AsSlice())
+	}
 	m.U32(unix.RTA_OIF, uint32(index))
 	if r.Table > 255 {
 		m.U32(unix.RTA_TABLE, uint32(r.Table))

@@ -109,7 +109,7 @@ func TestWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := addresses("10.1.0.5/24", "fd00::5/64")
-	if err := w.pod.Conn().AddAddresses(pod, true, false, want...); err != nil {
+	if err := w.pod.Conn().AddAddresses(pod, Addressing{Up: true}, want...); err != nil {
 		t.Fatal(err)
 	}
 	scope := unix.RT_SCOPE_UNIVERSE
@@ -159,7 +159,7 @@ func containsAll(have, want []netip.Prefix) bool {
 // routed looks for each route as the kernel has it.
 func (w world) routed(t *testing.T, index int, want []Route) {
 	t.Helper()
-	have, err := w.pod.Conn().Routes()
+	have, err := w.pod.Conn().Routes(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestTaken(t *testing.T) {
 func TestBatchGoesOn(t *testing.T) {
 	w := newWorld(t)
 	_, pod := w.create(t)
-	err := w.pod.Conn().AddAddresses(pod, true, false, addresses("10.1.0.5/24", "10.1.0.5/24", "10.1.0.6/24")...)
+	err := w.pod.Conn().AddAddresses(pod, Addressing{Up: true}, addresses("10.1.0.5/24", "10.1.0.5/24", "10.1.0.6/24")...)
 	if !errors.Is(err, unix.EEXIST) || !strings.HasPrefix(err.Error(), "add address 10.1.0.5/24: ") {
 		t.Errorf("error %v", err)
 	}
@@ -217,7 +217,7 @@ func TestBatchGoesOn(t *testing.T) {
 
 func TestHasAddress(t *testing.T) {
 	w := newWorld(t)
-	if err := w.host.AddAddresses(w.bridge.Index, false, false, addresses("10.1.0.1/24", "10.2.0.1/24", "fd00::1/64")...); err != nil {
+	if err := w.host.AddAddresses(w.bridge.Index, Addressing{}, addresses("10.1.0.1/24", "10.2.0.1/24", "fd00::1/64")...); err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]bool{
@@ -392,14 +392,14 @@ func TestDuplicateAddress(t *testing.T) {
 	w := newWorld(t)
 	_, pod := w.create(t)
 	same := netip.MustParsePrefix("fd00::7/64")
-	if err := w.host.AddAddresses(w.bridge.Index, false, false, same); err != nil {
+	if err := w.host.AddAddresses(w.bridge.Index, Addressing{}, same); err != nil {
 		t.Fatal(err)
 	}
 	err := w.pod.Do(func() error {
 		if err := Write(Sysctl{Path: "ipv6/conf/eth0/accept_dad", Value: "1"}); err != nil {
 			return err
 		}
-		if err := w.pod.Conn().AddAddresses(pod, true, true, same); err != nil {
+		if err := w.pod.Conn().AddAddresses(pod, Addressing{Up: true, DAD: true}, same); err != nil {
 			return err
 		}
 		return w.pod.Conn().WaitDAD(t.Context(), pod, same)

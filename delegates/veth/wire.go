@@ -109,15 +109,20 @@ func (c *Conn) SetMAC(index int, mac net.HardwareAddr) error {
 	return c.Do(&m.Batch)
 }
 
-// AddAddresses gives an interface addresses and, when up is asked for, turns
-// it on after them, so that the kernel announces them (arp_notify,
-// ndisc_notify). With dad, IPv6 duplicate address detection is left on.
-func (c *Conn) AddAddresses(index int, up, dad bool, addresses ...netip.Prefix) error {
+// Addressing is how addresses are added.
+type Addressing struct {
+	Up            bool // turns the interface on after them, so that the kernel announces them
+	DAD           bool // leaves IPv6 duplicate address detection on
+	NoPrefixRoute bool // no route to the subnet by the kernel
+}
+
+// AddAddresses gives an interface addresses.
+func (c *Conn) AddAddresses(index int, how Addressing, addresses ...netip.Prefix) error {
 	var m batch
 	for _, a := range addresses {
-		m.address("add address "+a.String(), unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a, dad)
+		m.address("add address "+a.String(), unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a, how.flags(a))
 	}
-	if up {
+	if how.Up {
 		m.flags(index, unix.IFF_UP)
 	}
 	if m.Len() == 0 {
@@ -129,19 +134,30 @@ func (c *Conn) AddAddresses(index int, up, dad bool, addresses ...netip.Prefix) 
 // DropAddress takes an address away from an interface.
 func (c *Conn) DropAddress(index int, a netip.Prefix) error {
 	var m batch
-	m.address("remove address "+a.String(), unix.RTM_DELADDR, 0, index, a, true)
+	m.address("remove address "+a.String(), unix.RTM_DELADDR, 0, index, a, 0)
 	return c.Do(&m.Batch)
 }
 
-func (m *batch) address(what string, kind, flags uint16, index int, a netip.Prefix, dad bool) {
+// flags is IFA_F_* of linux/if_addr.h.
+func (h Addressing) flags(a netip.Prefix) (f uint32) {
+	if a.Addr().Is6() && !h.DAD {
+		f |= unix.IFA_F_NODAD
+	}
+	if h.NoPrefixRoute {
+		f |= unix.IFA_F_NOPREFIXROUTE
+	}
+	return f
+}
+
+func (m *batch) address(what string, kind, flags uint16, index int, a netip.Prefix, how uint32) {
 	m.Add(what, kind, flags)
 	m.Raw(family(a.Addr()), byte(a.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
 	m.Raw(netlink.Order.AppendUint32(nil, uint32(index))...)
 	ip := a.Addr().AsSlice()
 	m.Attr(unix.IFA_LOCAL, ip)
 	m.Attr(unix.IFA_ADDRESS, ip)
-	if a.Addr().Is6() && !dad {
-		m.U32(unix.IFA_FLAGS, nodad)
+	if how != 0 {
+		m.U32(unix.IFA_FLAGS, how)
 	}
 	if a.Addr().Is4() && a.Bits() < 31 {
 		m.Attr(unix.IFA_BROADCAST, broadcast(a))

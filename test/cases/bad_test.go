@@ -70,7 +70,7 @@ var bad = []input{
 	{name: "vlan", set: map[string]string{"vlan": `5`}, code: 2, names: []string{"vlan", "5"}},
 	{name: "macspoofchk", set: map[string]string{"macspoofchk": `true`}, code: 2, names: []string{"macspoofchk", "true"}},
 	{name: "delegates", set: map[string]string{"delegates": `[{"type": "bandwidth"}]`}, code: 2, names: []string{"delegates", "bandwidth"}},
-	{name: "mode ptp", set: map[string]string{"tracewire.mode": `"ptp"`}, code: 2, names: []string{"tracewire.mode", `"ptp"`}},
+	{name: "mode delegate", set: map[string]string{"tracewire.mode": `"delegate"`}, code: 2, names: []string{"tracewire.mode", `"delegate"`}},
 	{name: "unknown mode", set: map[string]string{"tracewire.mode": `"vpn"`}, code: 7, names: []string{"tracewire.mode", `"vpn"`}},
 	// Addresses.
 	{name: "type of ipam", set: map[string]string{"ipam": `"host-local"`}, code: 7, names: []string{"ipam", `"host-local"`}},
