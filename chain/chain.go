@@ -41,6 +41,11 @@ type Steps struct {
 	Late bool
 	// Early tells that IPAM's DEL needs the interface, which goes first otherwise.
 	Early bool
+	// Shares tells that the configuration asks for what the network's attachments
+	// share.
+	Shares bool
+	// Last removes what the network's attachments shared.
+	Last func(context.Context) error
 }
 
 // Chain is one operation on one attachment.
@@ -50,6 +55,8 @@ type Chain struct {
 	Start   time.Time // of the operation
 	// Lock waits for the attachment's lock. It is held until the process ends.
 	Lock func(context.Context, delegates.Attachment) error
+	// Network waits for a network's lock, beside others or alone.
+	Network func(ctx context.Context, network string, shared bool) (unlock func(), err error)
 	// Build reads the steps' configuration. The Steps are usable also beside an
 	// error: DEL goes on with them.
 	Build func(conf []byte, args string) (Steps, error)
@@ -85,6 +92,7 @@ func (c *Chain) Add(ctx context.Context, in cache.Intent, call delegates.Call) (
 		return nil, err
 	}
 	call.Journal = c.journal
+	call.Shared = func(ctx context.Context) (func(), error) { return c.share(ctx, call.Network) }
 	var r *types100.Result
 	err = Guard(ctx, func() (err error) { r, err = c.wire(ctx, steps, call); return err })
 	if err != nil {
@@ -202,6 +210,20 @@ func (c *Chain) commit(r *types100.Result) error {
 		return fmt.Errorf("%w: %w", ErrVersion, err)
 	}
 	return c.journal.Result(r)
+}
+
+// share takes the network's lock beside other ADDs and marks the network. The
+// record is there already, so the last DEL, which holds the lock alone, either
+// sees it or is through with what it removes.
+func (c *Chain) share(ctx context.Context, network string) (unlock func(), err error) {
+	if unlock, err = c.Network(ctx, network, true); err != nil {
+		return nil, err
+	}
+	if err := c.Records.Mark(network); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }
 
 // Told writes down that spool and log have the ADD.

@@ -94,10 +94,34 @@ func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 	for _, step := range steps {
 		errs = append(errs, c.one(ctx, step))
 	}
-	if err := errors.Join(errs...); err != nil || c.journal == nil {
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return row(ctx, "cache.delete", func(context.Context) error { return c.journal.Remove() })
+	if c.journal != nil {
+		if err := row(ctx, "cache.delete", func(context.Context) error { return c.journal.Remove() }); err != nil {
+			return err
+		}
+	}
+	return c.last(ctx, s, call.Network)
+}
+
+// last removes what the network's attachments shared, when there is none left.
+func (c *Chain) last(ctx context.Context, s Steps, network string) error {
+	if s.Last == nil || !s.Shares && !c.Records.Marked(network) {
+		return nil
+	}
+	unlock, err := c.Network(ctx, network, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !c.Records.Empty(network) {
+		return nil
+	}
+	if err := row(ctx, "masquerade.remove", s.Last); err != nil {
+		return err
+	}
+	return c.Records.Unmark(network)
 }
 
 // one runs one step. It has its turn also when another used up the time or

@@ -46,6 +46,9 @@ type Call struct {
 	// Made is what the attachment's record tells. It is the zero Made on the
 	// first ADD and where no record was found.
 	Made Made
+	// Shared takes the network's lock beside other ADDs, while something is made
+	// that goes with the network's last attachment. It is never nil on ADD.
+	Shared func(context.Context) (unlock func(), err error)
 	// Journal is where ADD writes down what it makes. It is never nil on ADD.
 	Journal Journal
 }

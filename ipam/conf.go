@@ -19,6 +19,19 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // A runtime may give them by the capability ipRanges, on ADD only.
 var ErrNoRanges = conflist.Invalid("ipam.ranges", nil, "must hold a range set")
 
+// Subnets is the subnets of all range sets, each once; nil when the runtime gave
+// ranges of this call's own (capability ipRanges).
+func (h HostLocal) Subnets() (out []netip.Prefix) {
+	for _, s := range h.Sets {
+		for _, r := range s.Ranges {
+			if !h.perCall && !slices.Contains(out, r.Subnet) {
+				out = append(out, r.Subnet)
+			}
+		}
+	}
+	return out
+}
+
 // Parse reads host-local's part of a network configuration, and CNI_ARGS. What
 // is wrong is in doc.Err; the HostLocal is usable for DEL all the same.
 func Parse(doc *conflist.Value, args conflist.Args) HostLocal {
@@ -27,6 +40,7 @@ func Parse(doc *conflist.Value, args conflist.Args) HostLocal {
 	if h.DataDir == "" {
 		h.DataDir = DefaultDataDir
 	}
+	h.perCall = doc.At("runtimeConfig").At("ipRanges").Asks()
 	if h.Sets = sets(doc); doc.Err() == nil {
 		request(doc, h.Sets, args)
 	}

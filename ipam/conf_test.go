@@ -16,6 +16,7 @@ import (
 var exact = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.AllowUnexported(HostLocal{}),
 }
 
 func span(subnet, start, end, gateway string) Range {
@@ -60,7 +61,7 @@ func TestParse(t *testing.T) {
 		{"v6 ends with the last address", `{"ipam":{"ranges":[[{"subnet":"fd00::/64"}]]}}`, "", HostLocal{Sets: []Set{one(six)}}},
 		{"old style is before ranges", `{"ipam":{"ranges":[[{"subnet":"fd00::/64"}]],"subnet":"10.1.0.0/29"}}`, "", HostLocal{Sets: []Set{one(small), one(six)}}},
 		{"the capability is first", `{"ipam":{"ranges":[[{"subnet":"fd00::/64"}]]},"runtimeConfig":{"ipRanges":[[{"Subnet":"10.1.0.0/29","RangeStart":""}]]}}`, "",
-			HostLocal{Sets: []Set{one(small), one(six)}}},
+			HostLocal{perCall: true, Sets: []Set{one(small), one(six)}}},
 		{"two ranges in a set", `{"ipam":{"ranges":[[{"subnet":"10.1.0.0/29"},{"subnet":"10.2.0.0/30"}]]}}`, "",
 			HostLocal{Sets: []Set{{Ranges: []Range{small, span("10.2.0.0/30", "10.2.0.1", "10.2.0.2", "10.2.0.1")}}}}},
 		{"two of a family since 0.3.0", `{"cniVersion":"0.3.0","ipam":{"ranges":[[{"subnet":"10.1.0.0/29"}],[{"subnet":"10.2.0.0/30"}]]}}`, "",

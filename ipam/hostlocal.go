@@ -19,6 +19,8 @@ type HostLocal struct {
 	Sets       []Set
 	Routes     []*types.Route
 	ResolvConf string // a file; empty when there is none
+
+	perCall bool // some of Sets are this call's own
 }
 
 var _ delegates.Delegate = HostLocal{}

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,15 @@ func Rows(ctx context.Context, w Watcher, rows ...Row) error {
 		}
 	}
 	return nil
+}
+
+// All runs each row in a span of its own, past failures, and joins what they met.
+func All(ctx context.Context, w Watcher, rows ...Row) error {
+	errs := make([]error, len(rows))
+	for i, r := range rows {
+		errs[i] = Rows(ctx, w, r)
+	}
+	return errors.Join(errs...)
 }
 
 func one(ctx context.Context, w Watcher, r Row) error {

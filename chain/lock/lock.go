@@ -58,30 +58,45 @@ func (r *Ranges) Close() error { return unix.Close(r.fd) }
 
 // Lock takes the key's lock, alone, or returns a *Held when ctx ends first.
 func (r *Ranges) Lock(ctx context.Context, key string) (unlock func(), err error) {
+	return r.take(ctx, key, unix.F_WRLCK)
+}
+
+// Share takes the key's lock beside other processes that share it.
+func (r *Ranges) Share(ctx context.Context, key string) (unlock func(), err error) {
+	return r.take(ctx, key, unix.F_RDLCK)
+}
+
+func (r *Ranges) take(ctx context.Context, key string, kind int16) (unlock func(), err error) {
 	off := offset(key)
 	done, err := r.enter(ctx, key, off)
 	if err != nil {
 		return nil, err
 	}
 	leave := func() {
-		r.set(unix.F_UNLCK, off)
+		_ = r.try(unix.F_UNLCK, off)
 		r.mu.Lock()
 		delete(r.busy, off)
 		r.mu.Unlock()
 		close(done)
 	}
-	err = r.try(off)
-	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
-		if err != nil {
-			leave()
-			return nil, &os.PathError{Op: "lock", Path: r.path, Err: err}
-		}
-		return leave, nil
+	err = r.try(kind, off)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return r.queue(ctx, key, kind, leave)
 	}
+	if err != nil {
+		leave()
+		return nil, &os.PathError{Op: "lock", Path: r.path, Err: err}
+	}
+	return leave, nil
+}
+
+// queue waits in the kernel's queue.
+func (r *Ranges) queue(ctx context.Context, key string, kind int16, leave func()) (unlock func(), err error) {
+	off := offset(key)
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	got := make(chan error, 1)
-	go func() { got <- r.wait(off); close(got) }()
+	go func() { got <- r.wait(kind, off); close(got) }()
 	select {
 	case err := <-got:
 		if err != nil {
@@ -91,12 +106,8 @@ func (r *Ranges) Lock(ctx context.Context, key string) (unlock func(), err error
 		return leave, nil
 	case <-ctx.Done():
 		// The kernel can not be told to stop waiting: a lock granted late is given back.
-		go func() {
-			for range got { // closed once it ended
-			}
-			leave()
-		}()
-		return nil, &Held{What: key, PID: r.holder(off)}
+		go late(got, leave)
+		return nil, &Held{What: key, PID: r.holder(kind, off)}
 	}
 }
 
@@ -125,25 +136,21 @@ func (r *Ranges) flock(kind int16, off int64) *unix.Flock_t {
 	return &unix.Flock_t{Type: kind, Whence: 0, Start: off, Len: 1}
 }
 
-func (r *Ranges) try(off int64) error {
-	return unix.FcntlFlock(uintptr(r.fd), unix.F_SETLK, r.flock(unix.F_WRLCK, off))
+func (r *Ranges) try(kind int16, off int64) error {
+	return unix.FcntlFlock(uintptr(r.fd), unix.F_SETLK, r.flock(kind, off))
 }
 
-func (r *Ranges) wait(off int64) error {
+func (r *Ranges) wait(kind int16, off int64) error {
 	for {
-		err := unix.FcntlFlock(uintptr(r.fd), unix.F_SETLKW, r.flock(unix.F_WRLCK, off))
+		err := unix.FcntlFlock(uintptr(r.fd), unix.F_SETLKW, r.flock(kind, off))
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
 }
 
-func (r *Ranges) set(kind int16, off int64) {
-	_ = unix.FcntlFlock(uintptr(r.fd), unix.F_SETLK, r.flock(kind, off))
-}
-
-func (r *Ranges) holder(off int64) int {
-	l := r.flock(unix.F_WRLCK, off)
+func (r *Ranges) holder(kind int16, off int64) int {
+	l := r.flock(kind, off)
 	if unix.FcntlFlock(uintptr(r.fd), unix.F_GETLK, l) != nil || l.Type == unix.F_UNLCK {
 		return 0
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/ptp"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
@@ -24,16 +26,16 @@ import (
 // works from the host.
 func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 	state := o.net.Tracewire.StateDir
+	l := &locks{state: state, need: ns != nil}
 	return &chain.Chain{
 		Records: cache.Dir{Path: filepath.Join(state, "attachments"), Sync: o.net.Tracewire.Sync},
 		Boot:    o.boot,
 		Start:   o.start,
-		Lock: func(ctx context.Context, a delegates.Attachment) error {
-			return takeLock(ctx, state, a, ns != nil)
-		},
-		Build:  func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns) },
-		Alive:  alive,
-		Accept: o.accept,
+		Lock:    l.attachment,
+		Network: l.network,
+		Build:   func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns) },
+		Alive:   alive,
+		Accept:  o.accept,
 	}
 }
 
@@ -46,44 +48,79 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.S
 	}
 	pairs, argsErr := conflist.ParseArgs(args)
 	s := chain.Steps{Name: net.Tracewire.Mode}
-	switch wait := net.Tracewire.SyncDelete; s.Name {
-	case "ptp":
-		s.Main = ptp.PTP{Conf: ptp.Parse(doc), Namespace: ns, Wait: wait}
-	default:
-		s.Name, s.Main = "bridge", bridge.Bridge{Conf: bridge.Parse(doc, pairs), Namespace: ns, Boot: o.boot, Wait: wait}
-	}
+	var ranges []netip.Prefix
 	switch {
 	case net.IPAM == "" && doc.Err() == nil: // a network without addresses
 	case net.IPAM == "host-local" && !net.Tracewire.IPAMExec, net.IPAM == "":
-		s.IPAM = ipam.Parse(doc, pairs)
+		leases := ipam.Parse(doc, pairs)
+		s.IPAM, ranges = leases, leases.Subnets()
 	default:
 		s.IPAM, s.Late, s.Early = delegates.Plugin{Type: net.IPAM}, true, net.IPAM == "dhcp"
 	}
+	wait := net.Tracewire.SyncDelete
+	var masq masquerade.Policy
+	if s.Name == "ptp" {
+		masq = masquerade.Parse(doc, net.Name, "", ranges)
+		s.Main = ptp.PTP{Conf: ptp.Parse(doc), Masquerade: masq, Namespace: ns, Wait: wait}
+	} else {
+		keys := bridge.Parse(doc, pairs)
+		masq = masquerade.Parse(doc, net.Name, keys.Bridge, ranges)
+		s.Name, s.Main = "bridge", bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait}
+	}
+	s.Shares, s.Last = masq.Shared(), func(ctx context.Context) error { return masquerade.RemoveAll(ctx, net.Name, wait) }
 	return s, errors.Join(argsErr, doc.Err())
 }
 
-// takeLock takes the attachment's lock for as long as this process lives. Where
-// the state directory is missing, or can not be written, a DEL has no record
-// to guard: it goes on without.
-func takeLock(ctx context.Context, state string, a delegates.Attachment, need bool) error {
-	path := filepath.Join(state, "lock")
-	l, err := lock.OpenRanges(path)
-	if errors.Is(err, fs.ErrNotExist) && need {
-		if err = os.MkdirAll(state, 0o700); err == nil {
-			l, err = lock.OpenRanges(path)
+// locks is the locks of one operation. Where the state directory is missing, or
+// can not be written, a DEL has no record to guard: it goes on without.
+type locks struct {
+	state string
+	need  bool // the operation can not do without
+	file  *lock.Ranges
+}
+
+// open opens the lock file, once: closing it would drop all locks. It is nil
+// where the operation goes on without.
+func (l *locks) open(ctx context.Context) (_ *lock.Ranges, err error) {
+	if l.file != nil {
+		return l.file, nil
+	}
+	path := filepath.Join(l.state, "lock")
+	l.file, err = lock.OpenRanges(path)
+	if errors.Is(err, fs.ErrNotExist) && l.need {
+		if err = os.MkdirAll(l.state, 0o700); err == nil {
+			l.file, err = lock.OpenRanges(path)
 		}
 	}
-	if err != nil && !need {
+	if err != nil && !l.need {
 		if !errors.Is(err, fs.ErrNotExist) {
 			trace.Warn(ctx, "attachment is not locked", trace.KeyError.String(err.Error()))
 		}
-		return nil
+		return nil, nil
 	}
-	if err != nil {
+	return l.file, err
+}
+
+// attachment takes the attachment's lock for as long as this process lives.
+func (l *locks) attachment(ctx context.Context, a delegates.Attachment) error {
+	file, err := l.open(ctx)
+	if file == nil || err != nil {
 		return err
 	}
-	_, err = l.Lock(ctx, a.String())
+	_, err = file.Lock(ctx, a.String())
 	return err
+}
+
+// network takes the network's lock, whose key no attachment has.
+func (l *locks) network(ctx context.Context, network string, shared bool) (unlock func(), err error) {
+	file, err := l.open(ctx)
+	if file == nil || err != nil {
+		return func() {}, err
+	}
+	if shared {
+		return file.Share(ctx, network)
+	}
+	return file.Lock(ctx, network)
 }
 
 // alive tells whether what a record stands for is there: a host end that is

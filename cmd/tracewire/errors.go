@@ -20,6 +20,8 @@ import (
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/macspoof"
+	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/netlink"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
@@ -64,6 +66,8 @@ var border = []struct {
 	{is(delegates.ErrPlugin), codes.Plugin},
 	{isA[*fs.PathError], codes.IO},
 	{isA[*os.SyscallError], codes.IO},
+	{is(masquerade.ErrMissing), codes.Plugin},
+	{is(macspoof.ErrNoBridge), codes.Kernel},
 	{isA[unix.Errno], codes.Kernel},
 	{is(netlink.ErrAnswer), codes.Kernel},
 }

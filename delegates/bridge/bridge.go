@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/macspoof"
+	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/trace"
 )
@@ -22,10 +25,11 @@ const portPatience = 3 * time.Second
 
 // Bridge is the delegates.Delegate of mode bridge.
 type Bridge struct {
-	Conf      Conf
-	Namespace *veth.Namespace // the pod's; nil on DEL
-	Boot      string          // boot id
-	Wait      bool            // DEL waits for the kernel's last word
+	Conf       Conf
+	Masquerade masquerade.Policy
+	Namespace  *veth.Namespace // the pod's; nil on DEL
+	Boot       string          // boot id
+	Wait       bool            // DEL waits for the kernel's last word
 }
 
 // wiring is what the phases of one ADD hand on.
@@ -63,10 +67,24 @@ func (w *wiring) phases() []trace.Row {
 	create := trace.Row{Name: "veth.create", Do: w.createVeth}
 	address := trace.Row{Name: "address.add", Do: w.addAddresses}
 	route := trace.Row{Name: "route.add", Do: w.addRoutes}
-	if w.Call.Lease == nil {
-		return []trace.Row{ensure, gateway, create, address, route}
+	rows := []trace.Row{ensure, gateway, create, address, route}
+	if w.Call.Lease != nil {
+		rows = []trace.Row{ensure, create, {Name: "ipam", Do: w.lease}, gateway, address, route}
 	}
-	return []trace.Row{ensure, create, {Name: "ipam", Do: w.lease}, gateway, address, route}
+	if w.Conf.MACSpoof {
+		rows = append(rows, trace.Row{Name: "macspoof.ensure", Do: w.ensureMACSpoof})
+	}
+	return append(rows, w.Masquerade.Row(w.Call, w.Result)...)
+}
+
+// ensureMACSpoof drops frames of the pod that come from another MAC.
+func (w *wiring) ensureMACSpoof(ctx context.Context) error {
+	host, pod := w.Result.Interfaces[atHost], w.Result.Interfaces[atPod]
+	mac, err := net.ParseMAC(pod.Mac)
+	if err != nil {
+		return err
+	}
+	return macspoof.Check{ContainerID: w.Call.ContainerID, IfName: w.Call.IfName, Interface: host.Name, MAC: mac}.Ensure(ctx)
 }
 
 // createVeth makes the pair as a port of the bridge.

@@ -20,6 +20,7 @@ type Conf struct {
 	Hairpin        bool
 	Promisc        bool
 	Isolated       bool
+	MACSpoof       bool             // drops the pod's frames of another MAC
 	DAD            bool             // IPv6 duplicate address detection in the pod
 	MAC            net.HardwareAddr // asked for; nil when none is
 	DNS            *types.DNS       // instead of IPAM's; nil when there is none
@@ -29,7 +30,7 @@ type Conf struct {
 const DefaultBridge = "cni0"
 
 // later are the reference's keys that a coming version serves.
-var later = []string{"ipMasq", "ipMasqBackend", "vlan", "vlanTrunk", "preserveDefaultVlan", "macspoofchk", "disableContainerInterface"}
+var later = []string{"vlan", "vlanTrunk", "preserveDefaultVlan", "disableContainerInterface"}
 
 // Parse reads the keys. What is wrong is in doc.Err; what could not be read
 // has its default.
@@ -46,6 +47,7 @@ func Parse(doc *conflist.Value, args conflist.Args) Conf {
 		{"promiscMode", &c.Promisc},
 		{"portIsolation", &c.Isolated},
 		{"enabledad", &c.DAD},
+		{"macspoofchk", &c.MACSpoof},
 	} {
 		doc.At(key.name).Into(key.into)
 	}

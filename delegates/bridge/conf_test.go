@@ -70,12 +70,9 @@ func TestParseErrors(t *testing.T) {
 		{`{"runtimeConfig":{"mac":"01:00:00:00:00:00"}}`, "", `invalid network configuration: runtimeConfig.mac: must be a unicast MAC of 6 bytes, got "01:00:00:00:00:00"`},
 		{`{"args":{"cni":{"mac":"x"}}}`, "", `invalid network configuration: args.cni.mac: must be a unicast MAC of 6 bytes, got "x"`},
 		{`{}`, "MAC=00:00:00:00:00:00", `invalid CNI_ARGS: MAC: must be a unicast MAC of 6 bytes, got "00:00:00:00:00:00"`},
-		{`{"ipMasq":true}`, "", `unsupported field: ipMasq: is not served by this version, got true`},
-		{`{"ipMasqBackend":"nftables"}`, "", `unsupported field: ipMasqBackend: is not served by this version, got "nftables"`},
 		{`{"vlan":5}`, "", `unsupported field: vlan: is not served by this version, got 5`},
 		{`{"vlanTrunk":[{"id":5}]}`, "", `unsupported field: vlanTrunk: is not served by this version, got [{"id":5}]`},
 		{`{"preserveDefaultVlan":true}`, "", `unsupported field: preserveDefaultVlan: is not served by this version, got true`},
-		{`{"macspoofchk":true}`, "", `unsupported field: macspoofchk: is not served by this version, got true`},
 		{`{"disableContainerInterface":true}`, "", `unsupported field: disableContainerInterface: is not served by this version, got true`},
 	} {
 		t.Run(strings.Trim(tt.conf, "{}")+tt.args, func(t *testing.T) {

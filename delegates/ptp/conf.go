@@ -16,10 +16,5 @@ type Conf struct {
 // Parse reads the keys. What is wrong is in doc.Err; what could not be read
 // has its default.
 func Parse(doc *conflist.Value) Conf {
-	for _, key := range []string{"ipMasq", "ipMasqBackend"} { // a later version serves them
-		if k := doc.At(key); k.Asks() {
-			k.Refuse()
-		}
-	}
 	return Conf{MTU: veth.MTU(doc.At("mtu")), DNS: veth.DNS(doc.At("dns"))}
 }

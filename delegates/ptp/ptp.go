@@ -10,15 +10,17 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/trace"
 )
 
 // PTP is the delegates.Delegate of mode ptp.
 type PTP struct {
-	Conf      Conf
-	Namespace *veth.Namespace // the pod's; nil on DEL
-	Wait      bool            // DEL waits for the kernel's last word
+	Conf       Conf
+	Masquerade masquerade.Policy
+	Namespace  *veth.Namespace // the pod's; nil on DEL
+	Wait       bool            // DEL waits for the kernel's last word
 }
 
 // wiring is what the phases of one ADD hand on.
@@ -53,10 +55,11 @@ func (w *wiring) phases() []trace.Row {
 	if w.Call.Lease != nil {
 		rows = append(rows, trace.Row{Name: "ipam", Do: w.lease})
 	}
-	return append(rows,
+	rows = append(rows,
 		trace.Row{Name: "gateway.ensure", Do: w.ensureGateway},
 		trace.Row{Name: "address.add", Do: w.addAddresses},
 		trace.Row{Name: "route.add", Do: w.addRoutes})
+	return append(rows, w.Masquerade.Row(w.Call, w.Result)...)
 }
 
 func (w *wiring) createVeth(ctx context.Context) error { return w.Make(ctx, w.Conf.MTU, 0, nil) }
@@ -115,7 +118,6 @@ func (w *wiring) verify() error {
 
 // Del implements delegates.Delegate. The host end's address and routes go with it.
 func (p PTP) Del(ctx context.Context, c delegates.Call) error {
-	return trace.Rows(ctx, c.Watcher(), trace.Row{Name: "veth.delete", Do: func(ctx context.Context) error {
-		return veth.Del(ctx, c, "", p.Wait)
-	}})
+	rows := []trace.Row{{Name: "veth.delete", Do: func(ctx context.Context) error { return veth.Del(ctx, c, "", p.Wait) }}}
+	return trace.All(ctx, c.Watcher(), append(rows, p.Masquerade.Delete(c, p.Wait)...)...)
 }

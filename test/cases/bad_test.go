@@ -66,9 +66,9 @@ var bad = []input{
 	{name: "mac", set: map[string]string{"runtimeConfig.mac": `"02:zz"`}, code: 7, names: []string{"runtimeConfig.mac", `"02:zz"`}},
 	{name: "multicast mac", set: map[string]string{"args.cni.mac": `"03:00:00:00:00:01"`}, code: 7, names: []string{"args.cni.mac", "03:00:00:00:00:01"}},
 	// Keys that a coming version serves.
-	{name: "ipMasq", set: map[string]string{"ipMasq": `true`}, code: 2, names: []string{"ipMasq", "true"}},
+	{name: "ipMasqBackend", set: map[string]string{"ipMasq": `true`, "ipMasqBackend": `"pf"`}, code: 7, names: []string{"ipMasqBackend", "pf"}},
 	{name: "vlan", set: map[string]string{"vlan": `5`}, code: 2, names: []string{"vlan", "5"}},
-	{name: "macspoofchk", set: map[string]string{"macspoofchk": `true`}, code: 2, names: []string{"macspoofchk", "true"}},
+	{name: "disableContainerInterface", set: map[string]string{"disableContainerInterface": `true`}, code: 2, names: []string{"disableContainerInterface", "true"}},
 	{name: "delegates", set: map[string]string{"delegates": `[{"type": "bandwidth"}]`}, code: 2, names: []string{"delegates", "bandwidth"}},
 	{name: "mode delegate", set: map[string]string{"tracewire.mode": `"delegate"`}, code: 2, names: []string{"tracewire.mode", `"delegate"`}},
 	{name: "unknown mode", set: map[string]string{"tracewire.mode": `"vpn"`}, code: 7, names: []string{"tracewire.mode", `"vpn"`}},
