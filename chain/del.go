@@ -118,7 +118,7 @@ func (c *Chain) last(ctx context.Context, s Steps, network string) error {
 	if !c.Records.Empty(network) {
 		return nil
 	}
-	if err := row(ctx, "masquerade.remove", s.Last); err != nil {
+	if err := row(ctx, "network.remove", s.Last); err != nil {
 		return err
 	}
 	return c.Records.Unmark(network)

@@ -3,10 +3,13 @@
 package conflist
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -57,9 +60,9 @@ func Parse(doc *Value) Network {
 		CNIVersion: doc.At("cniVersion").Text(),
 		Name:       doc.At("name").Text(),
 		Type:       doc.At("type").Text(),
-		IPAM:       doc.At("ipam").At("type").Text(),
 		Tracewire:  ours(doc.At("tracewire")),
 	}
+	rule{"must be the name of a plugin, without a path", plainName}.set(doc.At("ipam").At("type"), &n.IPAM)
 	if len(n.Name) > maxName {
 		doc.At("name").Fail(fmt.Sprintf("must be at most %d bytes", maxName))
 	}
@@ -70,6 +73,26 @@ func Parse(doc *Value) Network {
 		d.Refuse()
 	}
 	return n
+}
+
+// Lasting is a configuration's members, in the order of their names, without
+// what a runtime adds to a call: prevResult, runtimeConfig and names with
+// cni.dev (CNI spec 1.1.0, "Deriving request configuration").
+func Lasting(doc *Value) []byte {
+	var b bytes.Buffer
+	for _, key := range slices.Sorted(maps.Keys(doc.object())) {
+		if key != "prevResult" && key != "runtimeConfig" && !strings.HasPrefix(key, "cni.dev/") {
+			fmt.Fprintf(&b, "%q:", key)
+			_ = json.Compact(&b, doc.members[key]) // was read as part of the document
+			b.WriteByte('\n')
+		}
+	}
+	return b.Bytes()
+}
+
+// plainName tells that a text names a file in a folder.
+func plainName(s string) bool {
+	return filepath.Base(s) == s && s != "." && s != ".." && !strings.ContainsRune(s, 0)
 }
 
 // ours reads the object tracewire.
@@ -99,7 +122,7 @@ func ours(v *Value) Tracewire {
 	if t.Mode == "delegate" { // a later version serves it, as the keys below
 		v.At("mode").Refuse()
 	}
-	for _, key := range []string{"removeBridge", "statusGrace", "statusOnExhaustion"} {
+	for _, key := range []string{"statusGrace", "statusOnExhaustion"} {
 		if k := v.At(key); k.Asks() {
 			k.Refuse()
 		}

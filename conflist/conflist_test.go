@@ -89,6 +89,8 @@ func TestParse(t *testing.T) {
 		{"no time", `{"tracewire":{"timeout":"0s"}}`, parsed(), `invalid network configuration: tracewire.timeout: must be a positive duration such as "30s", got "0s"`},
 		{"negative time", `{"tracewire":{"timeout":"-1s"}}`, parsed(), `invalid network configuration: tracewire.timeout: must be a positive duration such as "30s", got "-1s"`},
 		{"time is a number", `{"tracewire":{"timeout":30}}`, parsed(), "invalid network configuration: tracewire.timeout: must be a string, got 30"},
+		{"path as type of ipam", `{"ipam":{"type":"../x"}}`, parsed(), `invalid network configuration: ipam.type: must be the name of a plugin, without a path, got "../x"`},
+		{"folder as type of ipam", `{"ipam":{"type":".."}}`, parsed(), `invalid network configuration: ipam.type: must be the name of a plugin, without a path, got ".."`},
 		{"ipamExec", `{"tracewire":{"ipamExec":"yes"}}`, parsed(), `invalid network configuration: tracewire.ipamExec: must be a boolean, got "yes"`},
 		{"sync", `{"tracewire":{"sync":"sometimes"}}`, parsed(), `invalid network configuration: tracewire.sync: must be auto, always or never, got "sometimes"`},
 		{"sync is a boolean", `{"tracewire":{"sync":true}}`, parsed(), "invalid network configuration: tracewire.sync: must be a string, got true"},
@@ -103,10 +105,9 @@ func TestParse(t *testing.T) {
 		{"mode ptp", `{"tracewire":{"mode":"ptp"}}`, parsed(mode("ptp")), ""},
 		{"mode delegate", `{"tracewire":{"mode":"delegate"}}`, parsed(mode("delegate")), `unsupported field: tracewire.mode: is not served by this version, got "delegate"`},
 		{"delegates", `{"delegates":[{"type":"bandwidth"}]}`, parsed(), `unsupported field: delegates: is not served by this version, got [{"type":"bandwidth"}]`},
-		{"removeBridge", `{"tracewire":{"removeBridge":true}}`, parsed(), "unsupported field: tracewire.removeBridge: is not served by this version, got true"},
 		{"statusGrace", `{"tracewire":{"statusGrace":"60s"}}`, parsed(), `unsupported field: tracewire.statusGrace: is not served by this version, got "60s"`},
 		{"statusOnExhaustion", `{"tracewire":{"statusOnExhaustion":"never"}}`, parsed(), `unsupported field: tracewire.statusOnExhaustion: is not served by this version, got "never"`},
-		{"unserved keys that ask for nothing", `{"delegates":[ ],"tracewire":{"removeBridge":false,"statusGrace":"","statusOnExhaustion":null}}`, parsed(), ""},
+		{"unserved keys that ask for nothing", `{"delegates":[ ],"tracewire":{"statusGrace":"","statusOnExhaustion":null}}`, parsed(), ""},
 
 		{"what is good beside what is wrong", `{"name":"net","ipam":{"type":"dhcp"},"tracewire":{"stateDir":"/s","timeout":"5","sync":"always","nonsense":1}}`, parsed(func(n *Network) {
 			n.Name, n.IPAM, n.Tracewire.StateDir, n.Tracewire.SpoolDir, n.Tracewire.Sync = "net", "dhcp", "/s", "/s/spool", "always"
@@ -181,4 +182,21 @@ func ExampleParse() {
 	// Output:
 	// podnet 30s
 	// invalid network configuration: tracewire.timeout: must be a positive duration such as "30s", got "soon"
+}
+
+// TestLasting: what a runtime adds to a call, the order of the keys and white
+// space change nothing; a key of the configuration does.
+func TestLasting(t *testing.T) {
+	of := func(doc string) string { return string(Lasting(Read([]byte(doc)))) }
+	file := of(`{"name":"net","type":"tracewire","mtu":1400}`)
+	for call, same := range map[string]bool{
+		`{"type":"tracewire", "mtu": 1400, "name":"net","prevResult":{"ips":[]},"runtimeConfig":{"mac":"x"},"cni.dev/valid-attachments":[]}`: true,
+		`{"name":"net","type":"tracewire","mtu":1401}`: false,
+		`{"name":"net","type":"tracewire"}`:            false,
+		`[]`:                                           false,
+	} {
+		if (of(call) == file) != same {
+			t.Errorf("%s: same as the configuration: %t, want %t", call, !same, same)
+		}
+	}
 }

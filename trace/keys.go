@@ -22,7 +22,7 @@ const (
 	KeyVersion     = attribute.Key("cni.version")       // cniVersion of the configuration, "1.1.0"
 	KeyNetNS       = attribute.Key("cni.netns")         // CNI_NETNS, a path
 	KeyNetNSState  = attribute.Key("cni.netns.state")   // of DEL, where it is not there: "missing" or "not a namespace"
-	KeyConfigHash  = attribute.Key("cni.config.hash")   // of the network configuration, 16 hex digits
+	KeyConfigHash  = attribute.Key("cni.config.hash")   // of the network configuration without prevResult and runtimeConfig, 16 hex digits
 	KeyBridge      = attribute.Key("cni.bridge")        // "cni0"
 	KeyMAC         = attribute.Key("cni.mac")           // of the pod's end, "0a:58:0a:16:00:05"
 	KeyAddresses   = attribute.Key("cni.addresses")     // with prefix length, ["10.22.0.5/16"]

@@ -44,12 +44,12 @@ var Table = []Code{
 	{Exhausted, "addresses exhausted", "no address is free in a range set", "the message has the figures; a larger range, or look for addresses without a pod"},
 	{Taken, "address taken", "the address that was asked for is not free", "the message names the holder"},
 	{Exists, "exists", "the attachment, or an interface of that name, is there already", "DEL first; the message names the owner"},
-	{Conflict, "bridge conflict", "the bridge is not a bridge, or has another address than the gateway's", "name another bridge, take the address away, or set forceAddress"},
+	{Conflict, "bridge conflict", "the bridge is not a bridge, or has another address or MTU than it should", "name another bridge, take the address away or set forceAddress, or use the same mtu, or a bridge that filters VLANs"},
 	{Kernel, "kernel refused", "the kernel refused a change", "the message has the kernel's own words"},
 	{Plugin, "delegated plugin failed", "an IPAM plugin or a delegate failed, is missing, or answered nonsense", "the message has its own words"},
 	{Duplicate, "duplicate address", "another host on the segment has the IPv6 address", "find that host; the address was given back"},
 	{NotReady, "interface not ready", "what was made did not come up as it should: the pod's interface, or the bridge's port", "look at spanning tree and at what else sets up interfaces on the node"},
-	{Check, "check found differences", "the attachment is not as ADD made it", "the details list them; a new ADD mends it where they say reconcile"},
+	{Check, "check found differences", "the attachment is not as ADD made it", "the details list them; where they say reconcile, DEL and a new ADD mend it"},
 	{Internal, "internal error", "a mistake of tracewire itself", "please report it with the span's exception"},
 }
 
@@ -67,7 +67,7 @@ func Of(number uint) (Code, bool) {
 type Reason struct {
 	Name    string
 	Meaning string
-	Mends   bool // a new ADD would put it right
+	Mends   bool // DEL and a new ADD would put it right
 }
 
 // Reasons is every reason that CHECK knows.
@@ -88,7 +88,7 @@ var Reasons = []Reason{
 	{"ipam.reservation", "an address is not reserved for the attachment", true},
 }
 
-// Mends tells that a new ADD would put a reason's finding right; false for an
+// Mends tells that DEL and a new ADD would put a reason's finding right; false for an
 // unknown one.
 func Mends(reason string) bool {
 	for _, r := range Reasons {

@@ -59,15 +59,20 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.S
 	}
 	wait := net.Tracewire.SyncDelete
 	var masq masquerade.Policy
+	leave := func(context.Context) error { return nil }
 	if s.Name == "ptp" {
 		masq = masquerade.Parse(doc, net.Name, "", ranges)
 		s.Main = ptp.PTP{Conf: ptp.Parse(doc), Masquerade: masq, Namespace: ns, Wait: wait}
 	} else {
 		keys := bridge.Parse(doc, pairs)
 		masq = masquerade.Parse(doc, net.Name, keys.Bridge, ranges)
-		s.Name, s.Main = "bridge", bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait}
+		br := bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait}
+		s.Name, s.Main, s.Shares, leave = "bridge", br, keys.RemoveBridge, br.Leave
 	}
-	s.Shares, s.Last = masq.Shared(), func(ctx context.Context) error { return masquerade.RemoveAll(ctx, net.Name, wait) }
+	s.Shares = s.Shares || masq.Shared()
+	s.Last = func(ctx context.Context) error {
+		return errors.Join(masquerade.RemoveAll(ctx, net.Name, wait), leave(ctx))
+	}
 	return s, errors.Join(argsErr, doc.Err())
 }
 

@@ -55,14 +55,14 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
 	var ctx context.Context
 	ctx, o.root = o.rec.Begin("cni."+verb, start, os.Getenv)
-	o.describe(verb, stdin)
+	o.describe(verb)
 	o.funcs = skel.CNIFuncs{Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check)}
 	return o
 }
 
 // describe gives the root span what is known of the operation from outside.
 // What the runtime did not say is left out.
-func (o *operation) describe(verb string, stdin []byte) {
+func (o *operation) describe(verb string) {
 	id := os.Getenv("CNI_CONTAINERID")
 	for _, a := range []struct {
 		key   trace.Key
@@ -78,7 +78,7 @@ func (o *operation) describe(verb string, stdin []byte) {
 		{trace.KeyPod, o.args["K8S_POD_NAME"]},
 		{trace.KeyPodUID, o.args["K8S_POD_UID"]},
 		{trace.KeyVersion, o.net.CNIVersion},
-		{trace.KeyConfigHash, shortHash(stdin)},
+		{trace.KeyConfigHash, shortHash(conflist.Lasting(o.doc))},
 	} {
 		if a.value != "" {
 			o.root.Set(a.key.String(a.value))
@@ -254,7 +254,8 @@ func runtimeExe() string {
 	return strings.TrimSuffix(exe, " (deleted)")
 }
 
-// shortHash stands for a configuration, which may hold secrets, in spans and log.
+// shortHash stands for a configuration, which may hold secrets, in spans and
+// log: the same for all operations of a network that has not changed.
 func shortHash(b []byte) string {
 	s := sha256.Sum256(b)
 	return hex.EncodeToString(s[:8])

@@ -50,6 +50,13 @@ func (b Bridge) Add(ctx context.Context, c delegates.Call) (*types100.Result, er
 	if w.Result, err = plan(b.Conf, c); err != nil {
 		return nil, err
 	}
+	if b.Conf.RemoveBridge { // no last DEL takes it away meanwhile
+		unlock, err := c.Shared(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
 	if err := c.Journal.Plan(w.Result); err != nil {
 		return nil, err
 	}
@@ -89,7 +96,11 @@ func (w *wiring) ensureMACSpoof(ctx context.Context) error {
 
 // createVeth makes the pair as a port of the bridge.
 func (w *wiring) createVeth(ctx context.Context) error {
-	return w.Make(ctx, w.Conf.MTU, w.bridge.Index, &veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated})
+	if err := w.Make(ctx, w.Conf.MTU, w.bridge.Index, &veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated}); err != nil {
+		return err
+	}
+	drop, add := w.Conf.VLANs.ofPort()
+	return w.Host.SetVLANs(w.HostIndex, drop, add)
 }
 
 // lease asks IPAM now that the interface exists, and plans anew.
@@ -105,6 +116,9 @@ func (w *wiring) lease(ctx context.Context) error {
 }
 
 func (w *wiring) addAddresses(ctx context.Context) error {
+	if w.Conf.Down {
+		return nil
+	}
 	return w.Up(ctx, veth.Addressing{DAD: w.Conf.DAD})
 }
 
@@ -113,17 +127,20 @@ func (w *wiring) addRoutes(context.Context) error {
 }
 
 // verify looks once at what was made before it is answered, and completes the
-// result with what the kernel says: MACs and MTUs. The port comes last: it
-// needs a moment to forward.
+// result with what the kernel says: MACs and MTUs. The pod's end comes last: it
+// announces its addresses once the port forwards.
 func (w *wiring) verify(ctx context.Context) error {
-	if err := w.Verify(); err != nil {
-		return err
-	}
 	bridge, err := w.Host.LinkByIndex(w.bridge.Index)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", w.Conf.Bridge, err)
 	}
-	host, err := w.Host.WaitPort(ctx, w.HostIndex, portPatience)
+	settle := func() (veth.Link, error) { return w.Host.WaitPort(ctx, w.HostIndex, portPatience) }
+	verify := w.Announce
+	if w.Conf.Down {
+		settle = func() (veth.Link, error) { return w.Host.LinkByIndex(w.HostIndex) }
+		verify = w.VerifyDown
+	}
+	host, err := settle()
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
@@ -134,5 +151,5 @@ func (w *wiring) verify(ctx context.Context) error {
 	for i, l := range []veth.Link{atBridge: bridge, atHost: host} {
 		w.Result.Interfaces[i].Mac, w.Result.Interfaces[i].Mtu = l.MAC.String(), l.MTU
 	}
-	return nil
+	return verify()
 }

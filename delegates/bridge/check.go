@@ -18,7 +18,7 @@ func (b Bridge) Check(_ context.Context, c delegates.Call) error {
 		return err
 	}
 	defer host.Close()
-	k := &veth.Check{Call: c, Pod: b.Namespace, Host: host}
+	k := &veth.Check{Call: c, Pod: b.Namespace, Host: host, Down: b.Conf.Down}
 	err = k.Look(b.Conf.Bridge, func(end veth.Link, _ *types100.Result) error { return b.port(k, end) })
 	if err != nil {
 		return err

@@ -20,17 +20,17 @@ type Conf struct {
 	Hairpin        bool
 	Promisc        bool
 	Isolated       bool
-	MACSpoof       bool             // drops the pod's frames of another MAC
-	DAD            bool             // IPv6 duplicate address detection in the pod
+	MACSpoof       bool // drops the pod's frames of another MAC
+	DAD            bool // IPv6 duplicate address detection in the pod
+	Down           bool // the pod's end stays down
+	RemoveBridge   bool // the bridge goes with the network's last attachment
+	VLANs          VLANs
 	MAC            net.HardwareAddr // asked for; nil when none is
 	DNS            *types.DNS       // instead of IPAM's; nil when there is none
 }
 
 // DefaultBridge is the bridge of a configuration that names none.
 const DefaultBridge = "cni0"
-
-// later are the reference's keys that a coming version serves.
-var later = []string{"vlan", "vlanTrunk", "preserveDefaultVlan", "disableContainerInterface"}
 
 // Parse reads the keys. What is wrong is in doc.Err; what could not be read
 // has its default.
@@ -48,14 +48,12 @@ func Parse(doc *conflist.Value, args conflist.Args) Conf {
 		{"portIsolation", &c.Isolated},
 		{"enabledad", &c.DAD},
 		{"macspoofchk", &c.MACSpoof},
+		{"disableContainerInterface", &c.Down},
 	} {
 		doc.At(key.name).Into(key.into)
 	}
-	for _, key := range later {
-		if k := doc.At(key); k.Asks() {
-			k.Refuse()
-		}
-	}
+	doc.At("tracewire").At("removeBridge").Into(&c.RemoveBridge)
+	c.VLANs = readVLANs(doc)
 	c.Gateway = c.Gateway || c.DefaultGateway
 	c.check(doc)
 	return c
@@ -68,6 +66,12 @@ func (c *Conf) check(doc *conflist.Value) {
 		c.Bridge = s
 	} else if s != "" {
 		name.Fail("must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space")
+	}
+	if c.Down && doc.At("ipam").At("type").Text() != "" {
+		doc.At("disableContainerInterface").Fail("can not be set together with ipam")
+	}
+	if gw := fmt.Sprintf("%s.%d", c.Bridge, c.VLANs.ID); c.Gateway && c.VLANs.ID != 0 && !veth.ValidName(gw) {
+		name.Fail("must leave room for the gateway's interface " + gw)
 	}
 	if c.Hairpin && c.Promisc {
 		doc.At("promiscMode").Fail("can not be set together with hairpinMode")

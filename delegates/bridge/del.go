@@ -21,3 +21,30 @@ func (b Bridge) Del(ctx context.Context, c delegates.Call) error {
 	}
 	return trace.All(ctx, c.Watcher(), append(rows, b.Masquerade.Delete(c, b.Wait)...)...)
 }
+
+// Leave removes the bridge when the configuration asks for it, we made it, and
+// no port is left on it, of any network. It is called after the network's last
+// attachment is gone.
+func (b Bridge) Leave(ctx context.Context) error {
+	if !b.Conf.RemoveBridge {
+		return nil
+	}
+	host, err := veth.Dial()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	l, err := host.LinkByName(b.Conf.Bridge)
+	if veth.Gone(err) || err == nil && (l.Kind != "bridge" || l.Alias != bridgeAlias) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ports, err := host.Ports(l.Index)
+	if err != nil || len(ports) > 0 {
+		return err
+	}
+	_, err = host.Remove(ctx, l.Index, b.Wait)
+	return err
+}

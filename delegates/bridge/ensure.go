@@ -20,18 +20,15 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	trace.Set(ctx, trace.KeyBridge.String(name))
 	w.bridge, err = w.Host.LinkByName(name)
 	if veth.Gone(err) {
-		err = w.Host.CreateBridge(name, veth.BridgeMAC(name, w.Boot), w.Conf.MTU)
-		if err == nil || errors.Is(err, unix.EEXIST) {
-			w.bridge, err = w.Host.LinkByName(name)
-		}
+		err = w.makeBridge(name)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
-	if w.bridge.Kind != "bridge" {
-		return fmt.Errorf("%w: %s is not a bridge but %s", ErrConflict, name, kindOf(w.bridge))
+	if err := w.suits(); err != nil {
+		return err
 	}
+	veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
 	var flags uint32
 	if !w.bridge.Up {
 		flags |= unix.IFF_UP
@@ -45,6 +42,49 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	return w.Host.SetFlags(w.bridge.Index, flags)
 }
 
+// bridgeAlias marks a bridge that we made: only such a one is ever removed.
+const bridgeAlias = "tracewire bridge"
+
+func (w *wiring) makeBridge(name string) error {
+	err := w.Host.CreateBridge(veth.NewBridge{Name: name, MAC: veth.BridgeMAC(name, w.Boot), MTU: w.Conf.MTU, VLANs: w.Conf.VLANs.any()})
+	made := err == nil
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if w.bridge, err = w.Host.LinkByName(name); err != nil || !made {
+		return err
+	}
+	if err := w.Host.Mark(w.bridge.Index, bridgeAlias, nil); err != nil || w.Conf.MTU == 0 {
+		return err
+	}
+	return w.pinMTU()
+}
+
+// pinMTU sets the bridge's MTU to another value and back: one that was given as
+// it was made, or that it has already, follows the smallest of its ports', one
+// that was changed stays (br_change_mtu of the kernel).
+func (w *wiring) pinMTU() error {
+	other := w.Conf.MTU ^ 1
+	return errors.Join(w.Host.SetMTU(w.bridge.Index, other), w.Host.SetMTU(w.bridge.Index, w.Conf.MTU))
+}
+
+// suits is an error when what is there is not what the configuration wants. A
+// bridge without a port that is up disturbs nobody when its MTU is set.
+func (w *wiring) suits() error {
+	b := w.bridge
+	switch {
+	case b.Kind != "bridge":
+		return fmt.Errorf("%w: %s is not a bridge but %s", ErrConflict, w.Conf.Bridge, kindOf(b))
+	case w.Conf.VLANs.any() && !b.VLANs:
+		return fmt.Errorf("%w: %s does not filter VLANs (its vlan_filtering is off, or the kernel has none), and vlan or vlanTrunk is set", ErrConflict, w.Conf.Bridge)
+	case w.Conf.MTU == 0 || w.Conf.MTU == b.MTU:
+		return nil
+	case !b.Carrier:
+		return w.Host.SetMTU(b.Index, w.Conf.MTU)
+	}
+	return fmt.Errorf("%w: %s has MTU %d and pods on it, the configuration has mtu %d", ErrConflict, w.Conf.Bridge, b.MTU, w.Conf.MTU)
+}
+
 func kindOf(l veth.Link) string {
 	if l.Kind == "" {
 		return "a device"
@@ -54,13 +94,17 @@ func kindOf(l veth.Link) string {
 
 // ensureGateway gives the bridge the pod's gateway addresses, and turns
 // forwarding on.
-func (w *wiring) ensureGateway(context.Context) error {
-	if !w.Conf.Gateway {
+func (w *wiring) ensureGateway(ctx context.Context) error {
+	if !w.Conf.Gateway || len(w.Result.IPs) == 0 {
 		return nil
+	}
+	at, err := w.gatewayOf(ctx)
+	if err != nil {
+		return err
 	}
 	all := gateways(w.Result)
 	for _, gw := range all {
-		if err := w.ensureAddress(gw, all); err != nil {
+		if err := w.ensureAddress(at, gw, all); err != nil {
 			return err
 		}
 		if err := veth.Ensure(veth.Forwarding(gw.Addr())); err != nil {
@@ -73,32 +117,32 @@ func (w *wiring) ensureGateway(context.Context) error {
 // ensureAddress adds one gateway address that is not there yet. What stands in
 // its way is an error, or goes when forceAddress is set. all is what this
 // network itself has.
-func (w *wiring) ensureAddress(gw netip.Prefix, all []netip.Prefix) error {
-	if has, err := w.Host.HasAddress(w.bridge, gw); err != nil || has {
+func (w *wiring) ensureAddress(at veth.Link, gw netip.Prefix, all []netip.Prefix) error {
+	if has, err := w.Host.HasAddress(at, gw); err != nil || has {
 		return err
 	}
 	if gw.Addr().Is6() {
-		conf := "ipv6/conf/" + w.bridge.Name
+		conf := "ipv6/conf/" + at.Name
 		if err := veth.Ensure(veth.Sysctl{Path: conf + "/disable_ipv6", Value: "0", Must: true}); err != nil {
 			return err
 		}
 	}
-	if err := w.clear(gw, all); err != nil {
+	if err := w.clear(at, gw, all); err != nil {
 		return err
 	}
-	if err := w.Host.AddAddresses(w.bridge.Index, veth.Addressing{}, gw); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := w.Host.AddAddresses(at.Index, veth.Addressing{}, gw); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	// A MAC that follows the ports would make the pods' neighbour entries wrong.
-	return w.Host.SetMAC(w.bridge.Index, w.bridge.MAC)
+	return w.Host.SetMAC(at.Index, at.MAC)
 }
 
 // clear takes the addresses from the bridge that a gateway can not stand
 // beside: any other IPv4 address, and an IPv6 one whose subnet overlaps.
-func (w *wiring) clear(gw netip.Prefix, all []netip.Prefix) error {
-	have, err := w.Host.Addresses(w.bridge.Index)
+func (w *wiring) clear(at veth.Link, gw netip.Prefix, all []netip.Prefix) error {
+	have, err := w.Host.Addresses(at.Index)
 	if err != nil {
-		return fmt.Errorf("%s: %w", w.Conf.Bridge, err)
+		return fmt.Errorf("%s: %w", at.Name, err)
 	}
 	for _, p := range have {
 		same := p.Addr().Is4() == gw.Addr().Is4()
@@ -106,9 +150,9 @@ func (w *wiring) clear(gw netip.Prefix, all []netip.Prefix) error {
 			continue
 		}
 		if !w.Conf.ForceAddress {
-			return fmt.Errorf("%w: %s has address %s, the gateway would be %s (forceAddress replaces it)", ErrConflict, w.Conf.Bridge, p, gw)
+			return fmt.Errorf("%w: %s has address %s, the gateway would be %s (forceAddress replaces it)", ErrConflict, at.Name, p, gw)
 		}
-		if err := w.Host.DropAddress(w.bridge.Index, p); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := w.Host.DropAddress(at.Index, p); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return err
 		}
 	}

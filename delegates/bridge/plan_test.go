@@ -98,3 +98,24 @@ func sorted(t *testing.T, text string) string {
 	}
 	return string(b)
 }
+
+func TestVLANsOfPort(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		of        VLANs
+		drop, add []veth.VLAN
+	}{
+		{"none", VLANs{KeepDefault: true}, nil, nil},
+		{"one", VLANs{ID: 5}, []veth.VLAN{{ID: 1}}, []veth.VLAN{{ID: 5, Native: true, Untagged: true}}},
+		{"and the default", VLANs{ID: 5, KeepDefault: true}, nil, []veth.VLAN{{ID: 5, Native: true, Untagged: true}}},
+		{"trunk", VLANs{Trunk: []int{7, 8}}, []veth.VLAN{{ID: 1}}, []veth.VLAN{{ID: 1, Native: true, Untagged: true}, {ID: 7}, {ID: 8}}},
+		{"trunk with its own", VLANs{ID: 7, Trunk: []int{7, 8}}, []veth.VLAN{{ID: 1}}, []veth.VLAN{{ID: 7, Native: true, Untagged: true}, {ID: 8}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			drop, add := tt.of.ofPort()
+			if diff := cmp.Diff([][]veth.VLAN{tt.drop, tt.add}, [][]veth.VLAN{drop, add}); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}

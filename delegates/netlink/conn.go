@@ -152,17 +152,20 @@ func (c *Conn) Do(m *Batch) error {
 	return errors.Join(errs...)
 }
 
-// Ask sends a look-up of one object and returns the answer's body, nil when
-// the kernel has none.
+// Ask sends a look-up of one object, with changes behind it or none, and
+// returns the answer's body, nil when the kernel has none.
 func (c *Conn) Ask(m *Batch) (body []byte, err error) {
 	// An answer is the object, then the acknowledgement.
 	if err := unix.Sendto(c.fd, m.b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, fmt.Errorf("netlink send: %w", err)
 	}
-	for done := false; !done; {
+	for answered := 0; answered < len(m.names); {
 		rerr := c.Receive(func(h unix.NlMsghdr, b []byte) {
 			if h.Type == unix.NLMSG_ERROR {
-				done, err = true, Answer(h, b)
+				answered++
+				if err == nil {
+					err = Answer(h, b)
+				}
 			} else if body == nil {
 				body = append([]byte{}, b...)
 			}

@@ -17,6 +17,8 @@ type Check struct {
 	Pod      *Namespace
 	Host     *Conn
 	Findings delegates.Findings
+	// Down tells that the pod's end was left down.
+	Down bool
 	// Own is the pod's routes beside the result's, nil for none.
 	Own func(*types100.Result) []Route
 
@@ -71,7 +73,7 @@ func (k *Check) pair(bridge string, host func(Link, *types100.Result) error) err
 	if err != nil {
 		return err
 	}
-	if !pod.Up {
+	if !pod.Up && !k.Down {
 		k.Find("pod.down", k.Call.IfName+" up", "down")
 	}
 	if macs := k.macs(); len(macs) > 0 && !slices.Contains(macs, pod.MAC.String()) {

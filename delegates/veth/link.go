@@ -20,6 +20,8 @@ type Link struct {
 	Alias     string
 	Up        bool // administratively
 	Promisc   bool
+	Carrier   bool  // a bridge has it while a port forwards
+	VLANs     bool  // a bridge that filters VLANs
 	OperState uint8 // RFC 2863, linux/if.h: 6 is up
 	Port      Port
 }
@@ -46,6 +48,21 @@ func (c *Conn) LinkByIndex(index int) (Link, error) {
 
 func (c *Conn) link(index int, name string) (Link, error) {
 	var m batch
+	m.lookUp(index, name)
+	return c.ask(&m)
+}
+
+// Announce looks an interface up, and makes the kernel announce its addresses:
+// it does where arp_notify and ndisc_notify are set and a MAC is set, be it the
+// same one (NETDEV_CHANGEADDR).
+func (c *Conn) Announce(index int, mac net.HardwareAddr) (Link, error) {
+	var m batch
+	m.lookUp(index, "")
+	m.mac(index, mac)
+	return c.ask(&m)
+}
+
+func (m *batch) lookUp(index int, name string) {
 	m.Add("look up", unix.RTM_GETLINK, 0)
 	m.IfInfo(index, 0, 0)
 	if name != "" {
@@ -53,6 +70,9 @@ func (c *Conn) link(index int, name string) (Link, error) {
 	}
 	m.U32(unix.IFLA_EXT_MASK, skipStats)
 	m.End()
+}
+
+func (c *Conn) ask(m *batch) (Link, error) {
 	body, err := c.Ask(&m.Batch)
 	if err != nil {
 		return Link{}, err
@@ -68,6 +88,7 @@ func readLink(body []byte) (l Link) {
 	flags := netlink.Order.Uint32(body[8:])
 	l.Index = int(int32(netlink.Order.Uint32(body[4:])))
 	l.Up, l.Promisc = flags&unix.IFF_UP != 0, flags&unix.IFF_PROMISC != 0
+	l.Carrier = flags&unix.IFF_LOWER_UP != 0
 	netlink.Walk(body[unix.SizeofIfInfomsg:], func(kind uint16, d []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
@@ -98,8 +119,18 @@ func (l *Link) readInfo(info []byte) {
 			l.Kind = netlink.String(d)
 		case unix.IFLA_INFO_SLAVE_DATA:
 			netlink.Walk(d, l.readPort)
+		case unix.IFLA_INFO_DATA:
+			netlink.Walk(d, l.readData)
 		}
 	})
+}
+
+// readData reads a bridge's own attributes; another kind's have no such number,
+// or another meaning, and are not looked at.
+func (l *Link) readData(kind uint16, d []byte) {
+	if l.Kind == "bridge" && kind == vlanFiltering {
+		l.VLANs = d[0] != 0
+	}
 }
 
 func (l *Link) readPort(kind uint16, d []byte) {

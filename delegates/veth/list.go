@@ -8,6 +8,22 @@ import (
 	"github.com/tracewire/tracewire/delegates/netlink"
 )
 
+// Ports lists the ports of a bridge.
+func (c *Conn) Ports(bridge int) (out []Link, err error) {
+	var m batch
+	m.Add("list ports", unix.RTM_GETLINK, 0)
+	m.IfInfo(0, 0, 0)
+	m.U32(unix.IFLA_MASTER, uint32(bridge))
+	m.U32(unix.IFLA_EXT_MASK, skipStats)
+	m.End()
+	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
+		if l := readLink(body); l.Master == bridge {
+			out = append(out, l)
+		}
+	})
+	return out, err
+}
+
 // Addresses lists the addresses of an interface.
 func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
 	var m batch

@@ -207,12 +207,28 @@ var ErrNotReady = errors.New("interface is not as it was made")
 // Verify looks once at the pod's end, and tells whether the path still names
 // the namespace that was opened. It completes the plan with what the kernel says.
 func (w *Wire) Verify() error {
-	pod, err := w.Pod.Conn().LinkByIndex(w.PodIndex)
+	return w.verify(true, w.Pod.Conn().LinkByIndex)
+}
+
+// VerifyDown is Verify for an end that is left down.
+func (w *Wire) VerifyDown() error {
+	return w.verify(false, w.Pod.Conn().LinkByIndex)
+}
+
+// Announce is Verify, and tells the segment who has the addresses now: others
+// may know their last holder's MAC. What the kernel said as the end came up was
+// lost where the bridge's port did not forward yet.
+func (w *Wire) Announce() error {
+	return w.verify(true, func(index int) (Link, error) { return w.Pod.Conn().Announce(index, parseMAC(w.podEnd().Mac)) })
+}
+
+func (w *Wire) verify(up bool, look func(index int) (Link, error)) error {
+	pod, err := look(w.PodIndex)
 	if err != nil {
 		return fmt.Errorf("verify %s: %w", w.Call.IfName, err)
 	}
-	if want := w.podEnd().Mac; !pod.Up || pod.MAC.String() != want {
-		return fmt.Errorf("%w: %s is up: %t, has MAC %s, expected %s", ErrNotReady, pod.Name, pod.Up, pod.MAC, want)
+	if want := w.podEnd().Mac; pod.Up != up || pod.MAC.String() != want {
+		return fmt.Errorf("%w: %s is up: %t, expected %t, has MAC %s, expected %s", ErrNotReady, pod.Name, pod.Up, up, pod.MAC, want)
 	}
 	w.podEnd().Mtu = pod.MTU
 	return w.Pod.Still()

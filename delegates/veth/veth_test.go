@@ -70,7 +70,7 @@ func newWorld(t *testing.T) world {
 		t.Fatal(err)
 	}
 	t.Cleanup(pod.Close)
-	if err := host.CreateBridge("br0", BridgeMAC("br0", "boot"), 1400); err != nil {
+	if err := host.CreateBridge(NewBridge{Name: "br0", MAC: BridgeMAC("br0", "boot"), MTU: 1400}); err != nil {
 		t.Fatal(err)
 	}
 	bridge, err := host.LinkByName("br0")
@@ -130,7 +130,7 @@ func TestWire(t *testing.T) {
 	}
 	if diff := cmp.Diff(Link{
 		Name: w.pair().Host, Index: host, Kind: "veth", MAC: HostMAC(attachment), MTU: 1400, Master: w.bridge.Index, Peer: pod,
-		Alias: Alias(attachment), Up: true, OperState: OperUp, Port: Port{State: forwarding, Hairpin: true, Isolated: true}, Promisc: l.Promisc,
+		Alias: Alias(attachment), Up: true, Carrier: true, OperState: OperUp, Port: Port{State: forwarding, Hairpin: true, Isolated: true}, Promisc: l.Promisc,
 	}, l); diff != "" {
 		t.Errorf("host end (-want +got)\n%s", diff)
 	}

@@ -25,7 +25,7 @@ func (c *Conn) Create(p Pair) error {
 	var m batch
 	m.Add("create veth pair", unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	m.IfInfo(0, unix.IFF_UP, unix.IFF_UP)
-	m.end1(p.Host, p.HostMAC, p.MTU)
+	m.oneEnd(p.Host, p.HostMAC, p.MTU)
 	if p.Bridge != 0 {
 		m.U32(unix.IFLA_MASTER, uint32(p.Bridge))
 	}
@@ -34,7 +34,7 @@ func (c *Conn) Create(p Pair) error {
 	data := m.Nest(unix.IFLA_INFO_DATA)
 	peer := m.Nest(infoPeer)
 	m.IfInfo(0, 0, 0)
-	m.end1(p.Pod, p.PodMAC, p.MTU)
+	m.oneEnd(p.Pod, p.PodMAC, p.MTU)
 	m.U32(unix.IFLA_NET_NS_FD, uint32(p.Namespace.fd))
 	peer()
 	data()
@@ -43,8 +43,8 @@ func (c *Conn) Create(p Pair) error {
 	return c.Do(&m.Batch)
 }
 
-// end1 describes one end of a pair.
-func (m *batch) end1(name string, mac net.HardwareAddr, mtu int) {
+// oneEnd describes one end of a pair, or a bridge.
+func (m *batch) oneEnd(name string, mac net.HardwareAddr, mtu int) {
 	m.Str(unix.IFLA_IFNAME, name)
 	m.Attr(unix.IFLA_ADDRESS, mac)
 	if mtu != 0 {
@@ -72,15 +72,31 @@ func (c *Conn) Mark(index int, alias string, port *Port) error {
 	return c.Do(&m.Batch)
 }
 
-// CreateBridge makes a bridge that is up, its MAC fixed: one that the kernel
-// chooses changes as ports come and go.
-func (c *Conn) CreateBridge(name string, mac net.HardwareAddr, mtu int) error {
+// NewBridge is a bridge to be made.
+type NewBridge struct {
+	Name  string
+	MAC   net.HardwareAddr // fixed: one that the kernel chooses changes as ports come and go
+	MTU   int              // bytes, 0 for the kernel's own
+	VLANs bool             // it filters VLANs
+}
+
+// CreateBridge makes a bridge that is up.
+func (c *Conn) CreateBridge(b NewBridge) error {
+	what := "create bridge"
+	if b.VLANs {
+		what = "create bridge with VLAN filtering"
+	}
 	var m batch
-	m.Add("create bridge", unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	m.Add(what, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	m.IfInfo(0, unix.IFF_UP, unix.IFF_UP)
-	m.end1(name, mac, mtu)
+	m.oneEnd(b.Name, b.MAC, b.MTU)
 	info := m.Nest(unix.IFLA_LINKINFO)
 	m.Str(unix.IFLA_INFO_KIND, "bridge")
+	if b.VLANs {
+		data := m.Nest(unix.IFLA_INFO_DATA)
+		m.Bool(vlanFiltering, true)
+		data()
+	}
 	info()
 	m.End()
 	return c.Do(&m.Batch)
@@ -99,14 +115,31 @@ func (m *batch) flags(index int, flags uint32) {
 	m.End()
 }
 
+// SetUp turns an interface on.
+func (c *Conn) SetUp(index int) error { return c.SetFlags(index, unix.IFF_UP) }
+
+// SetMTU sets an interface's MTU in bytes.
+func (c *Conn) SetMTU(index, mtu int) error {
+	var m batch
+	m.Add("set MTU", unix.RTM_NEWLINK, 0)
+	m.IfInfo(index, 0, 0)
+	m.U32(unix.IFLA_MTU, uint32(mtu))
+	m.End()
+	return c.Do(&m.Batch)
+}
+
 // SetMAC fixes an interface's MAC.
 func (c *Conn) SetMAC(index int, mac net.HardwareAddr) error {
 	var m batch
+	m.mac(index, mac)
+	return c.Do(&m.Batch)
+}
+
+func (m *batch) mac(index int, mac net.HardwareAddr) {
 	m.Add("set MAC", unix.RTM_NEWLINK, 0)
 	m.IfInfo(index, 0, 0)
 	m.Attr(unix.IFLA_ADDRESS, mac)
 	m.End()
-	return c.Do(&m.Batch)
 }
 
 // Addressing is how addresses are added.

@@ -26,11 +26,11 @@ type ifaces struct {
 // in it; link-local addresses, which come at their own time, are left out.
 func (n *Node) Kernel() (string, error) {
 	all := []ifaces{{where: "host"}}
-	for _, pod := range slices.Sorted(maps.Keys(n.pods)) {
+	for _, pod := range n.own() {
 		all = append(all, ifaces{where: pod})
 	}
 	for i := range all {
-		if err := n.In(all[i].where, func() (err error) { all[i].links, err = links(); return err }); err != nil {
+		if err := n.In(all[i].where, func() (err error) { all[i].links, err = n.links(); return err }); err != nil {
 			return "", err
 		}
 	}
@@ -61,13 +61,19 @@ func (n *Node) Normal(text string) string {
 	return strings.ReplaceAll(text, n.Dir, Dir)
 }
 
-// links is the interfaces of the calling thread's namespace but lo, bridges first.
-func links() ([]netlink.Link, error) {
+// own is the names of the node's pods, in order.
+func (n *Node) own() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(n.pods)), func(pod string) bool { return n.beyond[pod] })
+}
+
+// links is the interfaces of the calling thread's namespace but lo and uplinks,
+// bridges first.
+func (n *Node) links() ([]netlink.Link, error) {
 	ls, err := netlink.LinkList()
 	if err != nil {
 		return nil, err
 	}
-	ls = slices.DeleteFunc(ls, func(l netlink.Link) bool { return l.Attrs().Name == "lo" })
+	ls = slices.DeleteFunc(ls, func(l netlink.Link) bool { return l.Attrs().Name == "lo" || n.uplinks[l.Attrs().Name] })
 	key := func(l netlink.Link) string {
 		if l.Type() == "bridge" {
 			return " " + l.Attrs().Name
@@ -197,13 +203,13 @@ func describeRoute(r netlink.Route, in ifaces) string {
 		dst = r.Dst
 	}
 	text := dst.String()
-	if r.Gw != nil {
-		text += " via " + r.Gw.String()
+	hops := r.MultiPath
+	if len(hops) == 0 {
+		hops = []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via}}
 	}
-	if r.Via != nil {
-		text += " via " + r.Via.String()
+	for _, hop := range hops {
+		text += describeHop(hop, in)
 	}
-	text += " dev " + nameOf(in.links, r.LinkIndex)
 	if r.Table != unix.RT_TABLE_MAIN {
 		text += fmt.Sprintf(" table %d", r.Table)
 	}
@@ -219,6 +225,16 @@ func describeRoute(r netlink.Route, in ifaces) string {
 		}
 	}
 	return text + " proto " + r.Protocol.String()
+}
+
+func describeHop(hop *netlink.NexthopInfo, in ifaces) (text string) {
+	if hop.Gw != nil {
+		text = " via " + hop.Gw.String()
+	}
+	if hop.Via != nil {
+		text += " via " + hop.Via.String()
+	}
+	return text + " dev " + nameOf(in.links, hop.LinkIndex)
 }
 
 // settings is the paths below /proc/sys/net that an ADD may have changed.
@@ -270,9 +286,9 @@ func nameOf(links []netlink.Link, index int) string {
 // "host/veth0": what has to be gone in the end.
 func (n *Node) Links() (out []string, err error) {
 	var errs []error
-	for _, where := range append([]string{"host"}, slices.Sorted(maps.Keys(n.pods))...) {
+	for _, where := range append([]string{"host"}, n.own()...) {
 		errs = append(errs, n.In(where, func() error {
-			ls, err := links()
+			ls, err := n.links()
 			for _, l := range ls {
 				if l.Type() != "bridge" {
 					out = append(out, where+"/"+l.Attrs().Name)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -34,10 +35,11 @@ func (n *Node) Files() (out []string, err error) {
 	return out, nil
 }
 
-// Left is all that an attachment leaves behind, files and interfaces; nothing
-// after the last DEL.
+// Left is all that an attachment leaves behind, files, interfaces and rules;
+// nothing after the last DEL.
 func (n *Node) Left() ([]string, error) {
 	files, errFiles := n.Files()
 	links, errLinks := n.Links()
-	return append(files, links...), errors.Join(errFiles, errLinks)
+	rules, errRules := n.RulesLeft()
+	return slices.Concat(files, links, rules), errors.Join(errFiles, errLinks, errRules)
 }

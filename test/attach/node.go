@@ -35,6 +35,9 @@ type Node struct {
 	host ns.NetNS
 	pods map[string]ns.NetNS
 	macs map[string]string // of bridges, which follow from the boot, by MAC
+	// beyond is the pods that are not the node's, uplinks the host's interfaces to them.
+	beyond, uplinks map[string]bool
+
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
 }
@@ -50,7 +53,7 @@ func NewNode(dir string, path ...string) (*Node, error) {
 		_ = host.Close()
 		return nil, err
 	}
-	n := &Node{Dir: dir, Exec: newExec(), path: path, host: host, pods: map[string]ns.NetNS{}, macs: map[string]string{}}
+	n := &Node{Dir: dir, Exec: newExec(), path: path, host: host, pods: map[string]ns.NetNS{}, macs: map[string]string{}, beyond: map[string]bool{}, uplinks: map[string]bool{}}
 	n.cni = libcni.NewCNIConfigWithCacheDir(path, filepath.Join(dir, "cache"), n.Exec)
 	return n, nil
 }

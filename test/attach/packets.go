@@ -5,6 +5,7 @@ package attach
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -71,51 +72,75 @@ func checksum(b []byte) uint16 {
 // in another pod is expected, and exchanges a line each way. It returns what
 // the server answered.
 func (n *Node) TCP(from, address, pod, listen string) (answer string, err error) {
-	var server net.Listener
-	err = n.In(pod, func() (err error) { server, err = net.Listen("tcp", listen); return err })
+	c, err := n.Connect(from, address, pod, listen)
 	if err != nil {
 		return "", err
+	}
+	defer c.Close()
+	return c.Say("hello from " + from)
+}
+
+// Conversation is a TCP connection that stays open.
+type Conversation struct {
+	// Peer is the client's address as the server sees it.
+	Peer netip.AddrPort
+
+	server         string // pod
+	client, accept net.Conn
+	fromClient     *bufio.Reader
+	fromServer     *bufio.Reader
+}
+
+// Connect opens a connection as TCP does. The server takes no other one.
+func (n *Node) Connect(from, address, pod, listen string) (*Conversation, error) {
+	at, err := net.ResolveTCPAddr("tcp", listen)
+	if err != nil {
+		return nil, err
+	}
+	var server *net.TCPListener
+	err = n.In(pod, func() (err error) { server, err = net.ListenTCP("tcp", at); return err })
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = server.Close() }()
-	served := make(chan error, 1)
-	go func() { served <- serve(server, pod) }()
-	err = n.In(from, func() (err error) { answer, err = ask(address, "hello from "+from); return err })
+	c := &Conversation{server: pod}
+	err = n.In(from, func() (err error) { c.client, err = net.DialTimeout("tcp", address, patience); return err })
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return answer, <-served
+	if err := server.SetDeadline(time.Now().Add(patience)); err != nil {
+		return nil, errors.Join(err, c.client.Close())
+	}
+	if c.accept, err = server.Accept(); err != nil {
+		return nil, errors.Join(err, c.client.Close())
+	}
+	peer, err := netip.ParseAddrPort(c.accept.RemoteAddr().String())
+	if err != nil {
+		return nil, errors.Join(err, c.client.Close(), c.accept.Close())
+	}
+	c.Peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
+	c.fromClient, c.fromServer = bufio.NewReader(c.accept), bufio.NewReader(c.client)
+	return c, nil
 }
 
-// serve answers one connection with what it heard.
-func serve(l net.Listener, pod string) error {
-	c, err := l.Accept()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c, "%s heard: %s", pod, line)
-	return err
-}
+// Close ends the connection.
+func (c *Conversation) Close() { _, _ = c.client.Close(), c.accept.Close() }
 
-func ask(address, line string) (string, error) {
-	c, err := net.DialTimeout("tcp", address, patience)
+// Say sends a line to the server and returns its answer, which tells what it heard.
+func (c *Conversation) Say(line string) (string, error) {
+	end := time.Now().Add(patience)
+	if err := errors.Join(c.client.SetDeadline(end), c.accept.SetDeadline(end)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintln(c.client, line); err != nil {
+		return "", err
+	}
+	heard, err := c.fromClient.ReadString('\n')
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if _, err := fmt.Fprintf(c.accept, "%s heard: %s", c.server, heard); err != nil {
 		return "", err
 	}
-	if _, err := fmt.Fprintln(c, line); err != nil {
-		return "", err
-	}
-	answer, err := bufio.NewReader(c).ReadString('\n')
-	return answer, err
+	return c.fromServer.ReadString('\n')
 }

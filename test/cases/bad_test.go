@@ -65,16 +65,18 @@ var bad = []input{
 	{name: "hairpin and promiscuous", set: map[string]string{"hairpinMode": `true`, "promiscMode": `true`}, code: 7, names: []string{"promiscMode", "hairpinMode"}},
 	{name: "mac", set: map[string]string{"runtimeConfig.mac": `"02:zz"`}, code: 7, names: []string{"runtimeConfig.mac", `"02:zz"`}},
 	{name: "multicast mac", set: map[string]string{"args.cni.mac": `"03:00:00:00:00:01"`}, code: 7, names: []string{"args.cni.mac", "03:00:00:00:00:01"}},
-	// Keys that a coming version serves.
 	{name: "ipMasqBackend", set: map[string]string{"ipMasq": `true`, "ipMasqBackend": `"pf"`}, code: 7, names: []string{"ipMasqBackend", "pf"}},
-	{name: "vlan", set: map[string]string{"vlan": `5`}, code: 2, names: []string{"vlan", "5"}},
-	{name: "disableContainerInterface", set: map[string]string{"disableContainerInterface": `true`}, code: 2, names: []string{"disableContainerInterface", "true"}},
+	{name: "vlan", set: map[string]string{"vlan": `4095`}, code: 7, names: []string{"vlan", "4095"}},
+	{name: "trunk", set: map[string]string{"vlanTrunk": `[{"minID": 9}]`}, code: 7, names: []string{"vlanTrunk[0]", "maxID"}},
+	{name: "disableContainerInterface", set: map[string]string{"disableContainerInterface": `true`}, code: 7, names: []string{"disableContainerInterface", "ipam"}},
+	// Keys that a coming version serves.
 	{name: "delegates", set: map[string]string{"delegates": `[{"type": "bandwidth"}]`}, code: 2, names: []string{"delegates", "bandwidth"}},
 	{name: "mode delegate", set: map[string]string{"tracewire.mode": `"delegate"`}, code: 2, names: []string{"tracewire.mode", `"delegate"`}},
 	{name: "unknown mode", set: map[string]string{"tracewire.mode": `"vpn"`}, code: 7, names: []string{"tracewire.mode", `"vpn"`}},
 	// Addresses.
 	{name: "type of ipam", set: map[string]string{"ipam": `"host-local"`}, code: 7, names: []string{"ipam", `"host-local"`}},
 	{name: "type of ranges", set: map[string]string{"ipam.ranges": `"none"`}, code: 7, names: []string{"ipam.ranges", `"none"`}},
+	{name: "path as ipam", set: map[string]string{"ipam.type": `"../host-local"`}, code: 7, names: []string{"ipam.type", "../host-local"}},
 	{name: "no ranges", set: map[string]string{"ipam.ranges": ""}, code: 7, names: []string{"ipam"}},
 	{name: "subnet", set: map[string]string{"ipam.ranges": `[[{"subnet": "10.77.0.0/33"}]]`}, code: 7, names: []string{"subnet", "10.77.0.0/33"}},
 	{name: "subnet with host bits", set: map[string]string{"ipam.ranges": `[[{"subnet": "10.77.0.5/24"}]]`}, code: 7, names: []string{"subnet", "10.77.0.5/24"}},
@@ -178,8 +180,7 @@ func TestBadInputOfDEL(t *testing.T) {
 	}
 }
 
-// TestKeysThatAskForNothing: a value that asks for nothing is accepted where
-// its key is not served.
+// TestKeysThatAskForNothing: a value that asks for nothing is accepted.
 func TestKeysThatAskForNothing(t *testing.T) {
 	for key, none := range map[string]string{
 		"ipMasq": "false", "vlan": "0", "macspoofchk": "false", "delegates": "[]", "tracewire.mode": `"bridge"`, "mtu": "0", "vlanTrunk": "null", "ipMasqBackend": `""`,

@@ -8,8 +8,9 @@
 //	result.json  what the last ADD of each attachment answered
 //	spans.txt    the span trees of all operations
 //	kernel.txt   what the kernel had after the last ADD that succeeded
+//	rules.txt    the rules at each step "rules", in cases that have one
 //
-// The last three are written anew by `-update`: read what changed. Every case
+// The last four are written anew by `-update`: read what changed. Every case
 // ends with nothing left: no interface but bridges, no reservation, no record.
 package cases
 
@@ -108,7 +109,9 @@ type story struct {
 	folder  string
 	results map[string]types.Result // by attachment
 	kernel  string
-	ran     int // times that our plugin was run
+	rules   string
+	last    string // the step before, that the next rules are listed after
+	ran     int    // times that our plugin was run
 }
 
 func (c *story) load(t *testing.T, name string) {
@@ -141,6 +144,11 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"netns-del":  (*story).netnsDel,
 	"netns-file": (*story).netnsFile,
 	"netns-dir":  (*story).netnsDir,
+	"outside":    (*story).outside,
+	"seen":       (*story).seen,
+	"rules":      (*story).listRules,
+	"nft":        (*story).nft,
+	"lose":       (*story).lose,
 }
 
 func (c *story) step(t *testing.T, line, verb string, args []string, want string) {
@@ -153,6 +161,9 @@ func (c *story) step(t *testing.T, line, verb string, args []string, want string
 	defer cancel()
 	before, errBefore := c.Left()
 	err := do(c, ctx, t, args)
+	if verb != "rules" {
+		c.last = line
+	}
 	if problem := expected(err, want, c.Normal); problem != nil {
 		t.Fatalf("%s: %v", line, problem)
 	}
@@ -212,8 +223,11 @@ func (c *story) compare(t *testing.T) {
 		t.Error(err)
 	}
 	for _, e := range []struct{ name, got string }{
-		{"result.json", c.Normal(results)}, {"spans.txt", spans}, {"kernel.txt", c.kernel},
+		{"result.json", c.Normal(results)}, {"spans.txt", spans}, {"kernel.txt", c.kernel}, {"rules.txt", c.rules},
 	} {
+		if e.name == "rules.txt" && e.got == "" {
+			continue
+		}
 		path := filepath.Join(c.folder, e.name)
 		if *update {
 			if err := os.WriteFile(path, []byte(e.got), 0o644); err != nil {
@@ -344,7 +358,7 @@ func (c *story) forget(_ context.Context, _ *testing.T, args []string) error {
 // needs skips the case where a program is missing: "needs nft".
 func (c *story) needs(_ context.Context, t *testing.T, args []string) error {
 	if _, err := exec.LookPath(args[0]); err != nil {
-		t.Skip("needs the program " + args[0])
+		t.Skip("needs the program " + args[0] + ": run make test")
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,12 +29,29 @@ func change(name, what, value string) error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"})
 	}
 	l, err := netlink.LinkByName(name)
+	if what == "gone" {
+		if err == nil {
+			return errors.New(name + " is there")
+		}
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	switch what {
+	case "there":
+		return nil
+	case "master":
+		bridge, err := netlink.LinkByName(value)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(l, bridge)
 	case "del":
 		return netlink.LinkDel(l)
+	case "mtu":
+		n, err := strconv.Atoi(value)
+		return errors.Join(err, netlink.LinkSetMTU(l, n))
 	case "up":
 		return netlink.LinkSetUp(l)
 	case "down":
@@ -47,7 +65,7 @@ func change(name, what, value string) error {
 		return address(value, func(a *netlink.Addr) error { return netlink.AddrDel(l, a) })
 	case "route-del":
 		_, dst, err := net.ParseCIDR(value)
-		return errors.Join(err, netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst}))
+		return errors.Join(err, netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Scope: netlink.SCOPE_NOWHERE}))
 	}
 	return errors.New("no such change: " + what)
 }

@@ -1,0 +1,60 @@
+//go:build linux
+
+package cases
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// outside makes a namespace beyond the node: "outside out 192.0.2.1/24
+// 192.0.2.9/24", the node's end and the other, once or twice.
+func (c *story) outside(_ context.Context, _ *testing.T, args []string) error {
+	var here, there []string
+	for i := 1; i+1 < len(args); i += 2 {
+		here, there = append(here, args[i]), append(there, args[i+1])
+	}
+	return c.Outside(args[0], here, there)
+}
+
+// seen connects as tcp does, and tells which address the server sees:
+// "seen pod1 192.0.2.9:80 out :80 192.0.2.1".
+func (c *story) seen(_ context.Context, t *testing.T, args []string) error {
+	talk, err := c.Connect(args[0], args[1], args[2], args[3])
+	if err != nil {
+		return err
+	}
+	defer talk.Close()
+	if got := talk.Peer.Addr().String(); got != args[4] {
+		t.Errorf("%s sees %s, want %s", args[2], got, args[4])
+	}
+	_, err = talk.Say("hello")
+	return err
+}
+
+// listRules writes down the rules that there are: "rules nft", "rules iptables".
+func (c *story) listRules(_ context.Context, _ *testing.T, args []string) error {
+	list := c.Rules
+	if args[0] == "iptables" {
+		list = c.Iptables
+	}
+	text, err := list()
+	if text == "" {
+		text = "none\n"
+	}
+	c.rules += "# after: " + c.last + "\n" + c.Normal(text)
+	return err
+}
+
+// nft runs the program in the host: "nft flush ruleset".
+func (c *story) nft(_ context.Context, _ *testing.T, args []string) error {
+	_, err := c.Nft(args...)
+	return err
+}
+
+// lose removes a folder or file of the node: "lose state/attachments".
+func (c *story) lose(_ context.Context, _ *testing.T, args []string) error {
+	return os.RemoveAll(filepath.Join(c.Dir, args[0]))
+}
