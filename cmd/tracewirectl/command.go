@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,36 +70,54 @@ func (c *command) complain(err error) {
 	_, _ = fmt.Fprintln(c.err, "tracewirectl: "+text) // nobody is left to tell
 }
 
-const about = `tracewirectl reads what the CNI plugin tracewire left behind: the traces in its spool, its log and its
-records of attachments, and compares them with what is live. It changes nothing.
+const about = `tracewirectl reads what the CNI plugin tracewire left behind: the traces in its
+spool, its log and its records of attachments. It compares the records with what
+is live, and it changes nothing.
 
-ATTACHMENT is a container id or a unique prefix of one, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME, or an address.
+ATTACHMENT is a container id or a unique prefix of one, NAMESPACE/POD,
+NETWORK/CONTAINER:IFNAME, or an address.
 
-Exit codes: 0 done, 1 nothing found or differences found, 2 wrong command line or could not look.`
+Text is made to fit the terminal, or COLUMNS where that is set. Into a pipe or a
+file all of it is written: lines are not folded, names not shortened.
+
+Exit codes: 0 done, 1 nothing found or differences found, 2 wrong command line
+or could not look.`
 
 func (c *command) root(out *bufio.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tracewirectl",
-		Short: "looks at the attachments, traces and history of the CNI plugin tracewire",
+		Short: "Shows the attachments, traces and history of the CNI plugin tracewire",
 		Long:  about,
 		Example: `  tracewirectl trace                       # the last operation as a waterfall
   tracewirectl history --failed --since 1h # what went wrong in the last hour
-  tracewirectl show default/web-0          # a pod's attachment, recorded and live`,
+  tracewirectl show default/web-0          # an attachment, recorded and live`,
+		Version:       version,
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return c.checkFlags() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.checkFlags(cmd.Flags()) },
 	}
 	root.SetOut(out)
 	root.SetErr(c.err)
-	f := root.PersistentFlags()
-	f.StringVar(&c.flags.stateDir, "state-dir", "", "state directory of the plugin (default: what the conflists say, else "+conflist.DefaultStateDir+")")
-	f.StringVar(&c.flags.spool, "spool", "", "folder of traces (default: what the conflists say, else spool below the state directory)")
-	f.StringVar(&c.flags.log, "log", "", "log file of the plugin (default: what the conflists say, else "+conflist.DefaultLogPath+")")
-	f.StringVar(&c.flags.confDir, "conf-dir", "", "folder of network configuration lists (default: $NETCONFPATH, else "+defaultConfDir+")")
-	f.StringVarP(&c.flags.output, "output", "o", "text", "text or json")
-	f.StringVar(&c.flags.colour, "colour", "auto", "auto (on a terminal, unless NO_COLOR is set), always or never")
+	root.SetVersionTemplate(versionLine())
+	root.SetUsageTemplate(strings.NewReplacer(".FlagUsages", ".FlagUsagesWrapped 80", // of columns
+		"for more information about a command", "to learn more").Replace(root.UsageTemplate()))
+	c.globalFlags(root)
 	root.SetGlobalNormalizationFunc(american)
 	root.AddCommand(c.trace(), c.history(), c.show(), c.explain(), c.version())
+	root.SetHelpCommand(help())
+	c.completion(root)
 	return root
+}
+
+func (c *command) globalFlags(root *cobra.Command) {
+	root.Flags().Bool("version", false, "Prints the version")
+	f := root.PersistentFlags()
+	f.BoolP("help", "h", false, "Shows help for the command")
+	f.StringVar(&c.flags.stateDir, "state-dir", "", "Reads the plugin's state in `DIR` (default: what the conflists say, else "+conflist.DefaultStateDir+")")
+	f.StringVar(&c.flags.spool, "spool", "", "Reads the traces in `DIR` (default: what the conflists say, else spool in the state directory)")
+	f.StringVar(&c.flags.log, "log", "", "Reads the plugin's log in `FILE` (default: what the conflists say, else "+conflist.DefaultLogPath+")")
+	f.StringVar(&c.flags.confDir, "conf-dir", "", "Reads the network configuration lists in `DIR` (default: $NETCONFPATH, else "+defaultConfDir+")")
+	f.StringVarP(&c.flags.output, "output", "o", "text", "Writes in this `FORMAT`: text or json")
+	f.StringVar(&c.flags.colour, "colour", "auto", "Sets `WHEN` text is coloured: auto (on a terminal, unless NO_COLOR is set), always or never")
 }
 
 // american lets --color be --colour.
@@ -108,17 +128,49 @@ func american(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// checkFlags refuses values of global flags that nobody knows.
-func (c *command) checkFlags() error {
+// The values that global flags know.
+var (
+	outputs = []string{"text", "json"}
+	colours = []string{"auto", "always", "never"}
+)
+
+// checkFlags refuses empty values of flags, values of global flags that nobody
+// knows, and places that are not there.
+func (c *command) checkFlags(set *pflag.FlagSet) (err error) {
+	set.Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && f.Value.String() == "" {
+			err = fmt.Errorf("--%s is empty", f.Name)
+		}
+	})
+	if err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		name, value string
 		known       []string
 	}{
-		{"--output", c.flags.output, []string{"text", "json"}},
-		{"--colour", c.flags.colour, []string{"auto", "always", "never"}},
+		{"--output", c.flags.output, outputs},
+		{"--colour", c.flags.colour, colours},
 	} {
 		if !slices.Contains(f.known, f.value) {
 			return fmt.Errorf("%s is one of %s, not %q", f.name, strings.Join(f.known, ", "), f.value)
+		}
+	}
+	for _, f := range []struct{ name, path string }{
+		{"--state-dir", c.flags.stateDir},
+		{"--spool", c.flags.spool},
+		{"--log", c.flags.log},
+		{"--conf-dir", c.flags.confDir},
+	} {
+		if f.path == "" {
+			continue
+		}
+		_, err := os.Stat(f.path)
+		if _, rotated := os.Stat(f.path + ".1"); f.name == "--log" && rotated == nil {
+			continue // renamed, and no operation since
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	return nil
@@ -137,12 +189,27 @@ func (c *command) coloured() bool {
 	return c.terminal && c.getenv("NO_COLOR") == "" && c.getenv("TERM") != "dumb"
 }
 
-// width is the columns to write for.
+// width is the columns to write for; 0 where nothing is to be folded or
+// shortened, as a program may read it.
 func (c *command) width() int {
-	if c.columns > 0 {
+	if n, err := strconv.Atoi(c.getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	switch {
+	case !c.terminal:
+		return 0
+	case c.columns > 0:
 		return c.columns
 	}
-	return 100
+	return 80
+}
+
+// count is a number of things, "1 line", "2 lines".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 func printJSON(w io.Writer, v any) error {

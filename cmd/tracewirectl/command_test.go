@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -44,8 +45,13 @@ func TestCommands(t *testing.T) {
 		{"by the begin of a trace id", "trace a2a2a2a2", 0, []string{"  trace       a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2"}, ""},
 		{"by attachment as it is shown", "trace podnet/1635e8a1b2c3:eth0", 0, []string{"  trace       a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3"}, ""},
 		{"ambiguous", "trace 1635", 2, nil, fmt.Sprintf("1635 is ambiguous: podnet/%s:eth0, podnet/%s:eth0", web, db)},
-		{"nobody", "trace beef", 1, nil, "nothing found: no attachment beef"},
-		{"no spool", "trace --state-dir /nowhere", 1, nil, "nothing found: no operation in /nowhere/spool"},
+		{"nobody", "trace beef", 1, nil, "nothing found: no attachment and no trace beef"},
+		{"by the least of a trace id", "trace a2a2", 0, []string{"  trace       a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2"}, ""},
+		{"too little of a trace id", "trace a2a", 1, nil, "nothing found: no attachment a2a"},
+		{"no spool", "trace --state-dir /", 1, nil, "nothing found: no operation in /spool"},
+		{"no state directory", "trace --state-dir /nowhere", 2, nil, "--state-dir: stat /nowhere: no such file or directory"},
+		{"no folder of traces", "trace --spool /nowhere", 2, nil, "--spool: stat /nowhere: no such file or directory"},
+		{"an empty name", "trace EMPTY", 2, nil, "ATTACHMENT or TRACE_ID is empty"},
 		{"none asked for", "trace --last 0", 2, nil, "--last is at least 1, not 0"},
 
 		{"what failed", "history --failed", 0, []string{"12:30:00  ADD  podnet/1635f0000000:eth0  default/db-0  1.00 ms  error 100  a4a4a4a4"}, ""},
@@ -55,34 +61,56 @@ func TestCommands(t *testing.T) {
 			"12:00:00  ADD  podnet/99aabbccddee:eth0  default/old-0  10.22.0.5  4.00 ms  ok       a1a1a1a1",
 			"12:10:00  DEL  podnet/99aabbccddee:eth0  default/old-0  10.22.0.5  2.00 ms  ok       a2a2a2a2"}, ""},
 		{"who held it between", "history --ip 10.22.0.5 --at 12:15", 1, nil, "nothing found: no such operation in DIR/log/tracewire.jsonl"},
+		{"who held it when history says it began", "history --at 12:20:00", 0, []string{
+			"12:20:00  ADD  1635e8a1b2…:eth0  default/web-5…-x2x9k  10.22.0.5,fd00::5  5.00 ms  ok       a3a3a3a3"}, ""},
+		{"or in that minute", "history --at 12:20", 0, []string{"12:20:00  ADD  "}, ""},
 		{"no pod", "history --pod default/none", 1, nil, "nothing found: no such operation in DIR/log/tracewire.jsonl"},
 		{"since", "history --since 35m --pod db-0", 0, []string{"12:30:00  ADD  podnet/1635f0000000:eth0  default/db-0  1.00 ms  error 100  a4a4a4a4"}, ""},
-		{"no log", "history --log /nowhere", 1, nil, "nothing found: open /nowhere: no such file or directory"},
+		{"no log", "history --log /nowhere", 2, nil, "--log: stat /nowhere: no such file or directory"},
 		{"no address", "history --ip ten", 2, nil, `--ip: "ten" is no address`},
-		{"no time", "history --at soon", 2, nil, `--at: "soon" is no time: want "2006-01-02 15:04:05", "15:04" or an age such as 10m`},
-		{"both", "history --at 12:00 --failed", 2, nil, "if any flags in the group [at failed] are set none of the others can be; [at failed] were all set"},
+		{"no time", "history --at soon", 2, nil, `--at: "soon" is neither a duration nor a time: ` +
+			`want 90s, 10m, 2h, 7d, "15:04", "15:04:05", "01-02 15:04:05", "2006-01-02", "2006-01-02 15:04:05" or RFC 3339`},
+		{"both", "history --at 12:00 --failed", 2, nil, "--at shows who held what at a time: it does not go with --failed"},
 
-		{"an unfinished one", "show default/db-0", 1, []string{"pod end    eth0                     none", "  address  10.22.0.6/16             none"}, ""},
-		{"a record alone", "show fd00::5", 1, []string{"runtime     /usr/bin/containerd", "namespace  cookie 7                 none", "host end   vethtw00000001           none", "  route    0.0.0.0/0 via 10.22.0.1  none"}, ""},
+		{"no empty pod", "history --pod EMPTY", 2, nil, "--pod is empty"},
+		{"no empty container", "history --container EMPTY", 2, nil, "--container is empty"},
+		{"no empty address", "history --ip EMPTY", 2, nil, "--ip is empty"},
+		{"no empty time", "history --at EMPTY", 2, nil, "--at is empty"},
+
+		{"an unfinished one", "show default/db-0", 1, []string{"≠  pod end    eth0                     none", "≠    address  10.22.0.6/16             none", "the ADD did not end, 12 differences"}, ""},
+		{"a record alone", "show fd00::5", 1, []string{"runtime     /usr/bin/containerd", "≠  netns cookie  7                        none", "≠  host end      vethtw00000001           none",
+			"≠    route       0.0.0.0/0 via 10.22.0.1  none", "\n14 differences"}, ""},
 		{"several records", "show 1635", 2, nil, fmt.Sprintf("1635 is ambiguous: podnet/%s:eth0, podnet/%s:eth0", web, db)},
 		{"no record", "show podnet/beef:eth0", 1, nil, "nothing found: no attachment podnet/beef:eth0"},
+		{"an empty record", "show EMPTY", 2, nil, "ATTACHMENT is empty"},
 		{"no name", "show", 2, nil, "accepts 1 arg(s), received 0"},
 		{"half a name", "show podnet/", 2, nil, `"podnet/" is no attachment: want a container id, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME or an address`},
 
-		{"a code", "explain 100", 0, []string{" 100  addresses exhausted  no address is free in a range set  the message has the figures; a larger"}, ""},
-		{"no such code", "explain 12", 1, nil, "nothing found: no code 12: known are " + numbers()},
-		{"no code at all", "explain twelve", 2, nil, `"twelve" is no code: known are ` + numbers()},
+		{"a code", "explain 100", 0, []string{"code     100", "name     addresses exhausted", "meaning  no address is free in a range set", "next     the message has the figures; "}, ""},
+		{"all codes", "explain", 0, []string{" 100  addresses exhausted"}, ""},
+		{"no such code", "explain 12", 1, nil, "code 12 is not one that tracewire answers; CNI's own codes are those below 100; the codes that it answers are " + numbers()},
+		{"no such code of its own", "explain 120", 1, nil, "code 120 is not one that tracewire answers; the codes that it answers are " + numbers()},
+		{"a code of CNI's", "explain 50", 1, nil, "code 50 is not one that tracewire answers; it is one of CNI's own codes: the plugin is not available: it cannot serve ADD"},
+		{"no code at all", "explain twelve", 2, nil, `"twelve" is no code of tracewire; the codes that it answers are ` + numbers()},
 		{"version", "version", 0, []string{"tracewirectl dev "}, ""},
+		{"version as a flag", "--version", 0, []string{"tracewirectl dev "}, ""},
 		{"no command", "bogus", 2, nil, `unknown command "bogus" for "tracewirectl"`},
 		{"no flag", "trace --bogus", 2, nil, "unknown flag: --bogus"},
 		{"no format", "trace -o yaml", 2, nil, `--output is one of text, json, not "yaml"`},
 		{"no colour", "trace --color red", 2, nil, `--colour is one of auto, always, never, not "red"`},
-		{"no folder", "trace --conf-dir /nowhere", 2, nil, "open /nowhere: no such file or directory"},
+		{"no folder", "trace --conf-dir /nowhere", 2, nil, "--conf-dir: stat /nowhere: no such file or directory"},
 		{"help", "help history", 0, []string{"  tracewirectl history --failed --since 1h"}, ""},
+		{"no help", "help nosuch", 2, nil, `unknown command "nosuch" for "tracewirectl"`},
+		{"no help below a command", "help history nosuch", 2, nil, `unknown command "nosuch" for "tracewirectl history"`},
+		{"no shell", "completion nosuch", 2, nil, `unknown command "nosuch" for "tracewirectl completion"`},
 		{"completion", "completion bash", 0, []string{"# bash completion V2 for tracewirectl "}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			code, out, complaint := n.run(strings.Fields(tt.args)...)
+			args := strings.Fields(tt.args)
+			for i, a := range args {
+				args[i] = strings.TrimSuffix(a, "EMPTY")
+			}
+			code, out, complaint := n.run(args...)
 			if want := line(tt.complaint); code != tt.code || complaint != want {
 				t.Errorf("got code %d, %q, want %d, %q", code, complaint, tt.code, want)
 			}
@@ -92,7 +120,7 @@ func TestCommands(t *testing.T) {
 				}
 			}
 			for l := range strings.SplitSeq(out, "\n") {
-				if n := utf8.RuneCountInString(l); n > 100 && !strings.HasPrefix(tt.args, "help") && !strings.HasPrefix(tt.args, "completion") {
+				if n := utf8.RuneCountInString(l); n > 100 && !strings.HasPrefix(tt.args, "completion") {
 					t.Errorf("%d columns: %s", n, l)
 				}
 			}
@@ -115,12 +143,71 @@ func numbers() string {
 	return strings.Join(all, ", ")
 }
 
-// TestEveryCommandHasAnExample holds for commands of our own.
-func TestEveryCommandHasAnExample(t *testing.T) {
-	c := &command{}
-	for _, cmd := range c.root(nil).Commands() {
-		if cmd.Short == "" || cmd.Example == "" || !strings.Contains(cmd.Example, "tracewirectl "+cmd.Name()) {
-			t.Errorf("%s: short %q, example %q", cmd.Name(), cmd.Short, cmd.Example)
+// TestHelp holds what every command's help is to be, cobra's own commands' too.
+func TestHelp(t *testing.T) {
+	n := newNode(t)
+	for _, words := range [][]string{nil, {"trace"}, {"history"}, {"show"}, {"explain"}, {"version"}, {"help"}, {"completion"},
+		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"}} {
+		t.Run(strings.Join(words, " "), func(t *testing.T) {
+			cmd, _, err := (&command{}).root(nil).Find(words)
+			if err == nil && len(words) == 1 && !strings.Contains(cmd.Example, "tracewirectl "+cmd.Name()) {
+				t.Errorf("%v, example %q", err, cmd.Example)
+			}
+			code, out, complaint := n.run(append(words, "--help")...)
+			if _, again, _ := n.run(append([]string{"help"}, words...)...); code != 0 || complaint != "" || out != again {
+				t.Errorf("got code %d, %q, help says %s", code, complaint, cmp.Diff(out, again))
+			}
+			for l := range strings.SplitSeq(out, "\n") {
+				if n := utf8.RuneCountInString(l); n > 80 {
+					t.Errorf("%d columns: %s", n, l)
+				}
+			}
+			_, list, _ := strings.Cut(out, "Available Commands:\n")
+			_, flags, _ := strings.Cut(out, "Flags:\n")
+			list, _, _ = strings.Cut(list, "\n\n")
+			for l := range strings.SplitSeq(list+"\n"+flags, "\n") {
+				if entry := described.FindStringSubmatch(l); len(entry) > 1 && entry[1] != strings.ToUpper(entry[1]) {
+					t.Errorf("begins in lower case: %s", l)
+				}
+			}
+		})
+	}
+}
+
+// described finds the first letter of what a list says of a command or a flag.
+var described = regexp.MustCompile(`^  (?:[a-z]|  ? ?  ?--|-[a-z], --)[a-zA-Z_|/ -]*?  +([A-Za-z])`)
+
+func TestComplete(t *testing.T) {
+	n := newNode(t)
+	n.attach(web, "default/web-0", "", 0, true, result(t, "10.22.0.5/16"))
+	n.attach(db, "/", "", 0, true, result(t))
+	for _, tt := range []struct {
+		args []string
+		want string // the words
+	}{
+		{[]string{"show", ""}, "default/web-0 " + db},
+		{[]string{"show", "d"}, "default/web-0"},
+		{[]string{"trace", "1635e"}, web},
+		{[]string{"trace", "podnet/1635f"}, "podnet/" + db + ":eth0"},
+		{[]string{"show", "10."}, "10.22.0.5"},
+		{[]string{"show", "default/web-0", ""}, ""},
+		{[]string{"explain", "10"}, "100 101 102 103 104 105 106 107"},
+		{[]string{"explain", "100", ""}, ""},
+		{[]string{"trace", "-o", ""}, "text json"},
+		{[]string{"trace", "--colour", ""}, "auto always never"},
+		{[]string{"history", "--at", ""}, ""},
+		{[]string{"help", "e"}, "explain"},
+		{[]string{"help", "explain", ""}, ""},
+	} {
+		code, out, complaint := n.run(append([]string{"__complete"}, tt.args...)...)
+		var got []string
+		for l := range strings.Lines(out) {
+			if word, _, _ := strings.Cut(strings.TrimSpace(l), "\t"); !strings.HasPrefix(word, ":") {
+				got = append(got, word)
+			}
+		}
+		if code != 0 || strings.Join(got, " ") != tt.want {
+			t.Errorf("%q: got code %d, %q, %q, want %q", tt.args, code, got, complaint, tt.want)
 		}
 	}
 }
@@ -128,19 +215,59 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 func TestHistoryTable(t *testing.T) {
 	n := newNode(t)
 	n.morning()
-	_, out, _ := n.run("history")
-	want := `
-TIME      CMD  ATTACHMENT                POD                 ADDRESSES     TOOK  OUTCOME    TRACE
-12:00:00  ADD  podnet/99aabbccddee:eth0  default/old-0       10.22.0.5  4.00 ms  ok         a1a1a1a1
-12:10:00  DEL  podnet/99aabbccddee:eth0  default/old-0       10.22.0.5  2.00 ms  ok         a2a2a2a2
-12:20:00  ADD  podnet/1635e8a1b2c3:eth0  default/web-        10.22.0.5  5.00 ms  ok         a3a3a3a3
-                                         5d4b9c7f6-x2x9k     fd00::5
-12:30:00  ADD  podnet/1635f0000000:eth0  default/db-0                   1.00 ms  error 100  a4a4a4a4
-`
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), out); diff != "" {
-		t.Error("(-want +got):\n" + diff)
+	n.operate(operation{command: "CHECK", id: coredns, pod: "kube-system/coredns-5d78c9869d-x7v2k", trace: 0xa6, after: 40 * time.Minute, took: 4 * time.Millisecond,
+		addresses: []string{"10.22.117.205/16", "fd00::1:5/64"}, code: 110})
+	for columns, want := range map[string]string{
+		"130": `
+TIME      CMD    ATTACHMENT                POD                               ADDRESSES                   TOOK  OUTCOME    TRACE
+12:00:00  ADD    podnet/99aabbccddee:eth0  default/old-0                     10.22.0.5                4.00 ms  ok         a1a1a1a1
+12:10:00  DEL    podnet/99aabbccddee:eth0  default/old-0                     10.22.0.5                2.00 ms  ok         a2a2a2a2
+12:20:00  ADD    podnet/1635e8a1b2c3:eth0  default/web-5d4b9c7f6-x2x9k       10.22.0.5,fd00::5        5.00 ms  ok         a3a3a3a3
+12:30:00  ADD    podnet/1635f0000000:eth0  default/db-0                                               1.00 ms  error 100  a4a4a4a4
+12:40:00  CHECK  podnet/c0de1234abcd:eth0  kube-system/coredns-5d78c…-x7v2k  10.22.117.205,fd00::1:5  4.00 ms  error 110  a6a6a6a6
+`,
+		"100": `
+TIME      CMD    ATTACHMENT      POD                 ADDRESSES             TOOK  OUTCOME    TRACE
+12:00:00  ADD    99aabbcc…:eth0  default/old-0       10.22.0.5          4.00 ms  ok         a1a1a1a1
+12:10:00  DEL    99aabbcc…:eth0  default/old-0       10.22.0.5          2.00 ms  ok         a2a2a2a2
+12:20:00  ADD    1635e8a1…:eth0  default/web…-x2x9k  10.22.0.5,fd00::5  5.00 ms  ok         a3a3a3a3
+12:30:00  ADD    1635f000…:eth0  default/db-0                           1.00 ms  error 100  a4a4a4a4
+12:40:00  CHECK  c0de1234…:eth0  kube-system…-x7v2k  10.22.117.205 +1   4.00 ms  error 110  a6a6a6a6
+`,
+		"80": `
+TIME      CMD    ATTACHMENT      POD                 ADDRESSES         OUTCOME
+12:00:00  ADD    99aabbcc…:eth0  default/old-0       10.22.0.5         ok
+12:10:00  DEL    99aabbcc…:eth0  default/old-0       10.22.0.5         ok
+12:20:00  ADD    1635e8a1…:eth0  default/web…-x2x9k  10.22.0.5 +1      ok
+12:30:00  ADD    1635f000…:eth0  default/db-0                          error 100
+12:40:00  CHECK  c0de1234…:eth0  kube-system…-x7v2k  10.22.117.205 +1  error 110
+`,
+		"60": `
+TIME      CMD    ATTACHMENT  POD         ADDRESSES   OUTCOME
+12:00:00  ADD    99aabbccd…  def…/old-0  10.22.0.5   ok
+12:10:00  DEL    99aabbccd…  def…/old-0  10.22.0.5   ok
+12:20:00  ADD    1635e8a1b…  def…-x2x9k  10.22.0.5…  ok
+12:30:00  ADD    1635f0000…  def…t/db-0              error 100
+12:40:00  CHECK  c0de1234a…  kub…-x7v2k  10.…7.205…  error 110
+`,
+		"": `
+TIME                 CMD    ATTACHMENT                                                                    POD                                   ADDRESSES                   TOOK  OUTCOME    TRACE
+2026-03-01 12:00:00  ADD    podnet/99aabbccddeeff0099aabbccddeeff0099aabbccddeeff0099aabbccddeeff00:eth0  default/old-0                         10.22.0.5                4.00 ms  ok         a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1
+2026-03-01 12:10:00  DEL    podnet/99aabbccddeeff0099aabbccddeeff0099aabbccddeeff0099aabbccddeeff00:eth0  default/old-0                         10.22.0.5                2.00 ms  ok         a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2
+2026-03-01 12:20:00  ADD    podnet/1635e8a1b2c3d4e51635e8a1b2c3d4e51635e8a1b2c3d4e51635e8a1b2c3d4e5:eth0  default/web-5d4b9c7f6-x2x9k           10.22.0.5,fd00::5        5.00 ms  ok         a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3
+2026-03-01 12:30:00  ADD    podnet/1635f000000000001635f000000000001635f000000000001635f00000000000:eth0  default/db-0                                                   1.00 ms  error 100  a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4
+2026-03-01 12:40:00  CHECK  podnet/c0de1234abcd5678c0de1234abcd5678c0de1234abcd5678c0de1234abcd5678:eth0  kube-system/coredns-5d78c9869d-x7v2k  10.22.117.205,fd00::1:5  4.00 ms  error 110  a6a6a6a6a6a6a6a6a6a6a6a6a6a6a6a6
+`,
+	} {
+		t.Run(columns, func(t *testing.T) {
+			n.columns = columns
+			_, out, _ := n.run("history")
+			if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), out); diff != "" {
+				t.Error("(-want +got):\n" + diff)
+			}
+		})
 	}
-	_, out, _ = n.run("history", "--failed", "--colour", "always")
+	_, out, _ := n.run("history", "--failed", "--colour", "always")
 	if !strings.Contains(out, "\x1b[31merror 100\x1b[0m") {
 		t.Errorf("no red in %q", out)
 	}
@@ -158,7 +285,7 @@ func TestJSON(t *testing.T) {
 		{"history", 0, "addresses command containerID durationNanos ifName network outcome pod podNamespace time traceID"},
 		{"history --failed", 0, "command containerID durationNanos error errorCode errorType ifName network outcome pod podNamespace time traceID"},
 		{"trace", 0, "command containerID durationNanos error errorCode errorType ifName network outcome pod podNamespace resource root time traceID"},
-		{"show default/web-0", 1, "attachment boot bytes compared differs path phases pod runtime since state"},
+		{"show default/web-0", 1, "attachment boot bytes compared differs earlierBoot path phases pod runtime since state"},
 		{"explain", 0, "code hint meaning name"},
 		{"version", 0, "go platform version"},
 	} {
@@ -203,7 +330,7 @@ func TestTornLinesAreToldOf(t *testing.T) {
 		}
 		_ = f.Close()
 	}
-	for args, want := range map[string]string{"history": "1 lines of the log can not be read", "trace": "1 lines of the spool can not be read"} {
+	for args, want := range map[string]string{"history": "1 line of the log cannot be read", "trace": "1 line of the spool cannot be read"} {
 		if code, _, complaint := n.run(args); code != 0 || complaint != line(want) {
 			t.Errorf("%s: got code %d, %q", args, code, complaint)
 		}

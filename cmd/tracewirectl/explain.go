@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"strconv"
 	"strings"
@@ -14,11 +15,13 @@ import (
 func (c *command) explain() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [CODE]",
-		Short: "tells what a CNI error code means and what to do next",
-		Long:  "explain tells what an error code of the plugin means and what to do next. Without a code it lists all.",
+		Short: "Explains what a CNI error code means and what to do next",
+		Long: `explain tells what an error code of the plugin means and what to do next.
+Without a code it lists all that the plugin answers.`,
 		Example: `  tracewirectl explain 100
   tracewirectl explain -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeCodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown := codes.Table
 			if len(args) > 0 {
@@ -28,37 +31,75 @@ func (c *command) explain() *cobra.Command {
 				}
 				shown = []codes.Code{one}
 			}
-			if c.asJSON() {
+			switch {
+			case c.asJSON():
 				return printJSON(cmd.OutOrStdout(), jsonCodes(shown))
+			case len(args) > 0:
+				return c.printCode(cmd.OutOrStdout(), shown[0])
 			}
-			g := &grid{columns: []column{{head: "CODE", right: true}, {head: "NAME"}, {head: "MEANING", least: 20}, {head: "NEXT", least: 20}}}
-			var rows [][]cell
-			for _, k := range shown {
-				rows = append(rows, []cell{{text: fmt.Sprint(k.Number)}, {text: k.Name}, {text: k.Meaning}, {text: k.Hint}})
-			}
-			g.fit(rows, c.width())
-			return c.write(cmd.OutOrStdout(), g, rows, true)
+			return c.printCodes(cmd.OutOrStdout(), shown)
 		},
 	}
 }
 
-// code is the code of a number. The error lists the known ones.
-func code(text string) (codes.Code, error) {
-	n, err := strconv.ParseUint(text, 10, 32)
-	if err == nil {
-		if k, ok := codes.Of(uint(n)); ok {
-			return k, nil
+func (c *command) printCode(w io.Writer, k codes.Code) error {
+	g := &grid{columns: []column{{}, {least: 30}}}
+	var rows [][]cell
+	for _, x := range [][2]string{{"code", fmt.Sprint(k.Number)}, {"name", k.Name}, {"meaning", k.Meaning}, {"next", k.Hint}} {
+		if x[1] != "" {
+			rows = append(rows, []cell{{text: x[0], colour: dim}, {text: x[1]}})
 		}
 	}
+	g.fit(rows, c.width())
+	return c.write(w, g, rows, false)
+}
+
+func (c *command) printCodes(w io.Writer, shown []codes.Code) error {
+	g := &grid{columns: []column{{head: "CODE", right: true}, {head: "NAME", least: 13}, {head: "MEANING", first: 30, least: 18}, {head: "NEXT", first: 30, least: 18}}}
+	var rows [][]cell
+	for _, k := range shown {
+		rows = append(rows, []cell{{text: fmt.Sprint(k.Number)}, {text: k.Name}, {text: k.Meaning}, {text: k.Hint}})
+	}
+	g.fit(rows, c.width())
+	return c.write(w, g, rows, true)
+}
+
+// ofSpec is the codes of the CNI spec 1.1.0 ("Error") that the plugin never
+// answers, but others do.
+var ofSpec = map[uint64]string{
+	3:  "the container is unknown or does not exist, and the runtime needs no cleanup such as DEL",
+	50: "the plugin is not available: it cannot serve ADD",
+	51: "the plugin is not available, and containers that are in the network may have limited connectivity",
+}
+
+// nothing is errNothing in words of its own.
+type nothing string
+
+func (n nothing) Error() string        { return string(n) }
+func (n nothing) Is(target error) bool { return target == errNothing }
+
+// code is the code of a number. The error tells of those that others answer.
+func code(text string) (codes.Code, error) {
 	var known []string
 	for _, k := range codes.Table {
 		known = append(known, fmt.Sprint(k.Number))
 	}
-	list := strings.Join(known, ", ")
+	list := "the codes that it answers are " + strings.Join(known, ", ")
+	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return codes.Code{}, fmt.Errorf("%q is no code: known are %s", text, list)
+		return codes.Code{}, fmt.Errorf("%q is no code of tracewire; %s", text, list)
 	}
-	return codes.Code{}, fmt.Errorf("%w: no code %d: known are %s", errNothing, n, list)
+	if k, ok := codes.Of(uint(n)); ok {
+		return k, nil
+	}
+	own := "; " + list
+	if n < 100 {
+		own = "; CNI's own codes are those below 100" + own
+	}
+	if meaning := ofSpec[n]; meaning != "" {
+		own = "; it is one of CNI's own codes: " + meaning
+	}
+	return codes.Code{}, nothing(fmt.Sprintf("code %d is not one that tracewire answers%s", n, own))
 }
 
 type jsonCode struct {
@@ -77,16 +118,21 @@ func jsonCodes(list []codes.Code) (out []jsonCode) {
 
 func (c *command) version() *cobra.Command {
 	return &cobra.Command{
-		Use:     "version",
-		Short:   "prints the version",
-		Example: "  tracewirectl version -o json",
-		Args:    cobra.NoArgs,
+		Use:               "version",
+		Short:             "Prints the version",
+		Example:           "  tracewirectl version -o json",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.asJSON() {
 				return printJSON(cmd.OutOrStdout(), map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "tracewirectl %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := io.WriteString(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+}
+
+func versionLine() string {
+	return fmt.Sprintf("tracewirectl %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

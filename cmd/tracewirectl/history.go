@@ -30,19 +30,29 @@ func (c *command) history() *cobra.Command {
 	var f filters
 	cmd := &cobra.Command{
 		Use:   "history",
-		Short: "lists the operations that the log tells of",
-		Long: `history lists ADD, DEL and the other operations from the plugin's log, the file it was rotated to last
-included. A DEL is shown with the pod and the addresses of the ADD before it.
+		Short: "Lists the operations that the log tells of",
+		Long: `history lists ADD, DEL and the other operations from the plugin's log, the file
+it was rotated to last included. A DEL is shown with the pod and the addresses
+of the ADD before it.
 
-With --at it shows who held what at that time: the ADD that made each attachment, and the DEL that ended it where
-there was one. TIME is RFC 3339, "2006-01-02 15:04:05", "15:04:05" or "15:04" (the last one that was), or an age such
-as 90s, 10m, 2h or 7d.`,
+With --at it shows who held what at that time: the ADD that made each
+attachment, and the DEL that ended it where there was one.
+
+TIME is RFC 3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02",
+"01-02 15:04:05", "15:04:05" or "15:04". Where the year or the day is missing,
+the latest such time that has passed is meant. DURATION is an age such as 90s,
+10m, 2h or 7d; --at takes one too. Of the second, minute or day that is named,
+--at means the end and --since the beginning.`,
 		Example: `  tracewirectl history --failed --since 1h
   tracewirectl history --ip 10.22.0.5 --at "2026-03-01 14:05"
   tracewirectl history --pod default/web-0 -o json
   tracewirectl history -f`,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.possible(); err != nil {
+				return err
+			}
 			keep, err := c.filter(f)
 			if err != nil {
 				return err
@@ -58,17 +68,30 @@ as 90s, 10m, 2h or 7d.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.pod, "pod", "", "of this pod, NAMESPACE/NAME, or NAME in any namespace")
-	flags.StringVar(&f.ip, "ip", "", "of attachments with this address")
-	flags.StringVar(&f.at, "at", "", "who held what at this time")
-	flags.StringVar(&f.container, "container", "", "of this container id, or of those that begin so")
-	flags.StringVar(&f.since, "since", "", "that began after this time")
-	flags.BoolVar(&f.failed, "failed", false, "that failed")
-	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new ones until interrupted; begins with the last ten")
-	for _, other := range []string{"follow", "since", "failed"} {
-		cmd.MarkFlagsMutuallyExclusive("at", other)
+	flags.StringVar(&f.pod, "pod", "", "Shows only operations on the pod `NAMESPACE/NAME`; a NAME alone may be in any namespace")
+	flags.StringVar(&f.ip, "ip", "", "Shows only operations on attachments with this `ADDRESS`")
+	flags.StringVar(&f.at, "at", "", "Shows who held what at this `TIME`")
+	flags.StringVar(&f.container, "container", "", "Shows only operations on containers whose id begins with `ID`")
+	flags.StringVar(&f.since, "since", "", "Shows only operations that began since `DURATION|TIME`, such as 1h or 14:05")
+	flags.BoolVar(&f.failed, "failed", false, "Shows only operations that failed")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "Shows the last ten, or all of --since, and then each new one until interrupted")
+	for _, name := range []string{"pod", "ip", "at", "container", "since"} {
+		complete(cmd, name, cobra.NoFileCompletions)
 	}
 	return cmd
+}
+
+// possible tells that the flags ask for one thing.
+func (f filters) possible() error {
+	for _, other := range []struct {
+		name  string
+		given bool
+	}{{"--follow", f.follow}, {"--since", f.since != ""}, {"--failed", f.failed}} {
+		if f.at != "" && other.given {
+			return fmt.Errorf("--at shows who held what at a time: it does not go with %s", other.name)
+		}
+	}
+	return nil
 }
 
 // filter tells which operations the flags ask for.
@@ -77,7 +100,7 @@ func (c *command) filter(f filters) (func(read.Entry) bool, error) {
 	if f.ip != "" && !ok {
 		return nil, fmt.Errorf("--ip: %q is no address", f.ip)
 	}
-	since, err := c.when("--since", f.since)
+	since, _, err := c.when("--since", f.since)
 	if err != nil {
 		return nil, err
 	}
@@ -90,44 +113,79 @@ func (c *command) filter(f filters) (func(read.Entry) bool, error) {
 	}, nil
 }
 
-// clocks is the ways to write a time. One without a date is the last that was.
+const day = 24 * time.Hour
+
+// clocks is the ways to write a time, and how much of it each names. One
+// without year or day is the last that was.
 var clocks = []struct {
 	layout string
-	dated  bool
+	names  time.Duration
+	lacks  string
 }{
-	{time.RFC3339, true},
-	{"2006-01-02T15:04:05", true},
-	{"2006-01-02 15:04:05", true},
-	{"2006-01-02 15:04", true},
-	{"2006-01-02", true},
-	{"15:04:05", false},
-	{"15:04", false},
+	{time.RFC3339, time.Second, ""},
+	{"2006-01-02T15:04:05", time.Second, ""},
+	{"2006-01-02 15:04:05", time.Second, ""},
+	{"2006-01-02 15:04", time.Minute, ""},
+	{"2006-01-02", day, ""},
+	{"01-02 15:04:05", time.Second, "year"},
+	{"01-02 15:04", time.Minute, "year"},
+	{"15:04:05", time.Second, "day"},
+	{"15:04", time.Minute, "day"},
 }
 
-// when reads a time or an age; the zero Time for an empty text.
-func (c *command) when(flag, text string) (time.Time, error) {
+// when reads a time or an age: the first and the last moment of what it names.
+// They are zero for an empty text.
+func (c *command) when(flag, text string) (first, last time.Time, err error) {
 	if text == "" {
-		return time.Time{}, nil
+		return first, last, nil
 	}
 	now := c.now().In(c.zone)
 	if d, ok := age(text); ok {
-		return now.Add(-d), nil
+		return now.Add(-d), now.Add(-d), nil
 	}
 	for _, k := range clocks {
 		t, err := time.ParseInLocation(k.layout, text, c.zone)
 		if err != nil {
 			continue
 		}
-		if k.dated {
-			return t, nil
+		t = latest(t, now, k.lacks)
+		if k.names == day { // which summer time makes longer or shorter
+			return t, t.AddDate(0, 0, 1).Add(-1), nil
 		}
-		t = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), c.zone)
-		if t.After(now) {
-			t = t.AddDate(0, 0, -1)
-		}
-		return t, nil
+		return t, t.Add(fraction(text, k.names) - 1), nil
 	}
-	return time.Time{}, fmt.Errorf(`%s: %q is no time: want "2006-01-02 15:04:05", "15:04" or an age such as 10m`, flag, text)
+	return first, last, fmt.Errorf(`%s: %q is neither a duration nor a time: `+
+		`want 90s, 10m, 2h, 7d, "15:04", "15:04:05", "01-02 15:04:05", "2006-01-02", "2006-01-02 15:04:05" or RFC 3339`, flag, text)
+}
+
+// latest gives a time the year or the day that it lacks: the last that was.
+func latest(t, now time.Time, lacks string) time.Time {
+	year, month, date := t.Date()
+	years, days := 0, 0
+	switch lacks {
+	case "":
+		return t
+	case "year":
+		year, years = now.Year(), -1
+	case "day":
+		year, month, date = now.Date()
+		days = -1
+	}
+	t = time.Date(year, month, date, t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), t.Location())
+	if t.After(now) {
+		t = t.AddDate(years, 0, days)
+	}
+	return t
+}
+
+// fraction is how much a time names that may have digits behind its second.
+func fraction(text string, names time.Duration) time.Duration {
+	_, behind, _ := strings.Cut(strings.ReplaceAll(text, ",", "."), ".")
+	digits := len(behind) - len(strings.TrimLeft(behind, "0123456789"))
+	for range min(digits, 9) {
+		names /= 10
+	}
+	return names
 }
 
 // age reads a duration, which may also be in days.
@@ -148,7 +206,7 @@ func (c *command) list(w io.Writer, p places, f filters, keep func(read.Entry) b
 		return err
 	}
 	if f.at != "" {
-		at, err := c.when("--at", f.at)
+		_, at, err := c.when("--at", f.at)
 		if err != nil {
 			return err
 		}
@@ -181,7 +239,7 @@ func (c *command) entries(logs []string) (all []read.Entry, err error) {
 		torn += n
 	}
 	if torn > 0 {
-		c.complain(fmt.Errorf("%d lines of the log can not be read", torn))
+		c.complain(fmt.Errorf("%s of the log cannot be read", count(torn, "line")))
 	}
 	if len(all) == 0 && missing != nil {
 		return nil, missing
@@ -253,16 +311,17 @@ func around(all []read.Entry, at time.Time) (out []read.Entry) {
 	return out
 }
 
-// historyColumns fit into 100 columns at their least.
+// historyColumns fit into 60 columns in the end, without a date. Narrowed first
+// they show podnet/1635e8…:eth0, kube-system/c…-x7v2k and 255.255.255.255 +1.
 var historyColumns = []column{
-	{head: "TIME"},
+	{head: "TIME", last: len("15:04:05")},
 	{head: "CMD"},
-	{head: "ATTACHMENT", least: len("1635e8a1b2c3:eth0")},
-	{head: "POD", first: 13, least: 10},
-	{head: "ADDRESSES", least: len("255.255.255.255")},
-	{head: "TOOK", right: true},
+	{head: "ATTACHMENT", shorten: shortAttachment, first: 19, least: 12, last: 10},
+	{head: "POD", shorten: shortPod, first: 20, least: 16, last: 10},
+	{head: "ADDRESSES", shorten: shortAddresses, first: 18, least: 14, last: 10},
+	{head: "TOOK", right: true, leftOut: 2},
 	{head: "OUTCOME"},
-	{head: "TRACE"},
+	{head: "TRACE", leftOut: 1},
 }
 
 func (c *command) historyRows(all []read.Entry) (rows [][]cell) {
@@ -278,16 +337,19 @@ func (c *command) historyRows(all []read.Entry) (rows [][]cell) {
 				outcome.text = fmt.Sprintf("%s %d", e.Outcome, e.ErrorCode)
 			}
 		}
+		clock, attachment, trace := c.clock(e.Time), read.ShortAttachment(e), e.TraceID[:min(len(e.TraceID), traceDigits)]
+		if c.width() == 0 {
+			clock, attachment, trace = e.Time.In(c.zone).Format(time.DateTime), e.Attachment(), e.TraceID
+		}
 		rows = append(rows, []cell{
-			{text: c.clock(e.Time)}, {text: e.Command}, {text: read.ShortAttachment(e)}, {text: read.PodName(e)},
-			{text: strings.Join(addresses, "\n")}, {text: read.Human(e.Duration)}, outcome,
-			{text: e.TraceID[:min(len(e.TraceID), traceDigits)], colour: dim},
+			{text: clock}, {text: e.Command}, {text: attachment}, {text: read.PodName(e)},
+			{text: strings.Join(addresses, ",")}, {text: read.Human(e.Duration)}, outcome, {text: trace, colour: dim},
 		})
 	}
 	return rows
 }
 
-// clock is a time, of today without its date.
+// clock is a time, of today without its date, of this year without its year.
 func (c *command) clock(t time.Time) string {
 	now := c.now().In(c.zone)
 	switch t = t.In(c.zone); {
@@ -296,7 +358,7 @@ func (c *command) clock(t time.Time) string {
 	case t.Year() == now.Year():
 		return t.Format("01-02 15:04:05")
 	}
-	return t.Format("2006-01-02\n15:04:05")
+	return t.Format(time.DateTime)
 }
 
 // follow writes the last operations, or all since a time, and then new ones as

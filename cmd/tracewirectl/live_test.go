@@ -40,8 +40,8 @@ func TestShowLive(t *testing.T) {
 		differs []string
 	}{
 		{"as recorded", func() error { return nil }, nil},
-		{"address gone", func() error { return pod.Conn().DropAddress(inPod.Index, address) }, []string{"address 10.22.0.5/16 none", "route 0.0.0.0/0 via 10.22.0.1 none"}},
-		{"alias another's", func() error { return host.mark("podnet/another:eth0") }, []string{"alias of this attachment tracewire:podnet/another:eth0", "address 10.22.0.5/16 none", "route 0.0.0.0/0 via 10.22.0.1 none"}},
+		{"address gone", func() error { return pod.Conn().DropAddress(inPod.Index, address) }, []string{"pod.address 10.22.0.5/16 none", "pod.route 0.0.0.0/0 via 10.22.0.1 none"}},
+		{"alias another's", func() error { return host.mark("podnet/another:eth0") }, []string{"host.alias of this attachment tracewire:podnet/another:eth0", "pod.address 10.22.0.5/16 none", "pod.route 0.0.0.0/0 via 10.22.0.1 none"}},
 	} {
 		// Not in a subtest: that runs on another thread, in another namespace.
 		if err := tt.do(); err != nil {
@@ -55,10 +55,13 @@ func TestShowLive(t *testing.T) {
 		var got []string
 		for _, x := range v.Compared {
 			if x.Differs {
-				got = append(got, strings.TrimSpace(x.What)+" "+x.Record+" "+x.Live)
+				got = append(got, x.What+" "+x.Record+" "+x.Live)
 			}
 		}
-		if diff := cmp.Diff(tt.differs, got); diff != "" || v.err != nil || v.Boot != "this" {
+		if agree := v.verdict() == "record and kernel agree"; agree != (tt.differs == nil) {
+			t.Errorf("%s: %s", tt.name, v.verdict())
+		}
+		if diff := cmp.Diff(tt.differs, got); diff != "" || v.err != nil || v.Boot != thisBoot || v.EarlierBoot {
 			t.Errorf("%s: %v, boot %q (-want +got):\n%s", tt.name, v.err, v.Boot, diff)
 		}
 	}
@@ -111,7 +114,7 @@ func plug(t *testing.T, pod *veth.Namespace, attachment, host string) plugged {
 		}
 		return m
 	}
-	err = conn.CreateBridge(r.Interfaces[0].Name, mac(0), 1500)
+	err = conn.CreateBridge(veth.NewBridge{Name: r.Interfaces[0].Name, MAC: mac(0), MTU: 1500})
 	bridge, errBridge := conn.Index(r.Interfaces[0].Name)
 	err = errors.Join(err, errBridge, conn.Create(veth.Pair{
 		Host: host, Pod: "eth0", HostMAC: mac(1), PodMAC: mac(2), MTU: 1500, Bridge: bridge, Namespace: pod,

@@ -28,6 +28,9 @@ type name struct {
 // named reads ATTACHMENT. Neither a network's name, a container id nor a pod's
 // name holds a slash or a colon, so the forms differ.
 func named(text string) (name, error) {
+	if text == "" {
+		return name{}, errors.New("ATTACHMENT is empty")
+	}
 	if a, ok := address(text); ok {
 		return name{text: text, fits: func(s subject) bool { return slices.Contains(s.addresses, a) }}, nil
 	}
@@ -47,7 +50,7 @@ func named(text string) (name, error) {
 
 func byContainer(text, id string, also func(subject) bool) (name, error) {
 	if id == "" {
-		return name{}, errors.New("a container id is empty")
+		return name{}, fmt.Errorf("the container id of %q is empty", text)
 	}
 	return name{text: text, container: id, fits: func(s subject) bool {
 		return strings.HasPrefix(s.ContainerID, id) && also(s)
@@ -97,13 +100,18 @@ func (n name) ambiguous(fit []subject) error {
 	for _, s := range fit {
 		names = append(names, s.String())
 	}
+	return ambiguous(n.text, names)
+}
+
+// ambiguous is the error that lists what a text may mean.
+func ambiguous(text string, names []string) error {
 	slices.Sort(names)
 	more := ""
 	if len(names) > listed {
 		more = fmt.Sprintf(" and %d more", len(names)-listed)
 		names = names[:listed]
 	}
-	return fmt.Errorf("%s is ambiguous: %s%s", n.text, strings.Join(names, ", "), more)
+	return fmt.Errorf("%s is ambiguous: %s%s", text, strings.Join(names, ", "), more)
 }
 
 // subjectOf is an operation's.

@@ -30,6 +30,8 @@ var (
 	web = strings.Repeat("1635e8a1b2c3d4e5", 4)
 	db  = strings.Repeat("1635f00000000000", 4)
 	old = strings.Repeat("99aabbccddeeff00", 4)
+
+	coredns = strings.Repeat("c0de1234abcd5678", 4)
 )
 
 // noon is when the tests' operations begin; now is an hour later.
@@ -40,16 +42,17 @@ var (
 
 // node is what a plugin left behind, in folders of the test's own.
 type node struct {
-	t     *testing.T
-	conf  string
-	state string
-	log   string
+	t       *testing.T
+	conf    string
+	state   string
+	log     string
+	columns string // COLUMNS; without it all is written as into a pipe
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{t: t, conf: filepath.Join(dir, "net.d"), state: filepath.Join(dir, "state"), log: filepath.Join(dir, "log", "tracewire.jsonl")}
+	n := &node{t: t, columns: "100", conf: filepath.Join(dir, "net.d"), state: filepath.Join(dir, "state"), log: filepath.Join(dir, "log", "tracewire.jsonl")}
 	n.file(filepath.Join(n.conf, "10-podnet.conflist"), fmt.Sprintf(
 		`{"cniVersion":"1.1.0","name":"podnet","plugins":[{"type":"tracewire","tracewire":{"stateDir":%q,"log":{"path":%q}}},{"type":"portmap"}]}`, n.state, n.log))
 	return n
@@ -75,7 +78,7 @@ func (n *node) runTo(ctx context.Context, out io.Writer, args ...string) (code i
 	var e strings.Builder
 	c := &command{
 		out: out, err: &e, now: func() time.Time { return now }, zone: time.UTC, boot: thisBoot,
-		getenv: func(key string) string { return map[string]string{"NETCONFPATH": n.conf}[key] },
+		getenv: func(key string) string { return map[string]string{"NETCONFPATH": n.conf, "COLUMNS": n.columns}[key] },
 	}
 	code = c.run(ctx, args)
 	return code, strings.ReplaceAll(e.String(), filepath.Dir(n.state), "DIR")

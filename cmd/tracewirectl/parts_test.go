@@ -11,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace/read"
 )
@@ -53,8 +54,8 @@ func TestNamed(t *testing.T) {
 		{"::ffff:10.22.0.6", []string{"podnet/1635e8:net1"}, ""},
 		{"fd00:0::5", []string{"podnet/1635e8:eth0"}, ""},
 		{"10.22.0.7", nil, "nothing found: no attachment 10.22.0.7"},
-		{"", nil, "a container id is empty"},
-		{"podnet/:eth0", nil, "a container id is empty"},
+		{"", nil, "ATTACHMENT is empty"},
+		{"podnet/:eth0", nil, `the container id of "podnet/:eth0" is empty`},
 		{"default/", nil, `"default/" is no attachment: want a container id, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME or an address`},
 	} {
 		t.Run(tt.text, func(t *testing.T) {
@@ -100,31 +101,41 @@ func TestAmbiguousIsBounded(t *testing.T) {
 
 func TestWhen(t *testing.T) {
 	zone := time.FixedZone("", 3600)
-	c := &command{zone: zone, now: func() time.Time { return time.Date(2026, 3, 1, 12, 30, 0, 0, zone) }}
-	day := func(d, h, m, s int) time.Time { return time.Date(2026, 3, d, h, m, s, 0, zone) }
+	c := &command{zone: zone, now: func() time.Time { return time.Date(2026, 3, 1, 12, 30, 20, 0, zone) }}
+	at := func(d, h, m, s int) time.Time { return time.Date(2026, 3, d, h, m, s, 0, zone) }
 	for _, tt := range []struct {
-		text string
-		want time.Time
-		bad  bool
+		text  string
+		first time.Time
+		names time.Duration
+		bad   bool
 	}{
-		{"", time.Time{}, false},
-		{"2026-03-01T10:00:00Z", day(1, 11, 0, 0), false},
-		{"2026-03-01T10:00:00", day(1, 10, 0, 0), false},
-		{"2026-03-01 10:00:05", day(1, 10, 0, 5), false},
-		{"2026-03-01 10:00", day(1, 10, 0, 0), false},
-		{"2026-03-01", day(1, 0, 0, 0), false},
-		{"12:05", day(1, 12, 5, 0), false},
-		{"12:29:59.5", day(1, 12, 29, 59).Add(5e8), false},
-		{"13:00", day(0, 13, 0, 0), false}, // yesterday's
-		{"90s", day(1, 12, 28, 30), false},
-		{"7d", day(-6, 12, 30, 0), false},
-		{"-5m", time.Time{}, true},
-		{"7dx", time.Time{}, true},
-		{"noon", time.Time{}, true},
+		{"", time.Time{}, 0, false},
+		{"2026-03-01T10:00:00Z", at(1, 11, 0, 0), time.Second, false},
+		{"2026-03-01T10:00:00.25Z", at(1, 11, 0, 0).Add(25e7), 10 * time.Millisecond, false},
+		{"2026-03-01T10:00:00.123456789Z", at(1, 11, 0, 0).Add(123456789), 1, false},
+		{"2026-03-01T10:00:00", at(1, 10, 0, 0), time.Second, false},
+		{"2026-03-01 10:00:05", at(1, 10, 0, 5), time.Second, false},
+		{"2026-03-01 10:00", at(1, 10, 0, 0), time.Minute, false},
+		{"2026-03-01", at(1, 0, 0, 0), day, false},
+		{"02-28 10:00:05", at(0, 10, 0, 5), time.Second, false},
+		{"12-31 10:00", at(-59, 10, 0, 0), time.Minute, false}, // last year's
+		{"12:05", at(1, 12, 5, 0), time.Minute, false},
+		{"12:30", at(1, 12, 30, 0), time.Minute, false}, // this minute, which goes on
+		{"12:29:59.5", at(1, 12, 29, 59).Add(5e8), 100 * time.Millisecond, false},
+		{"13:00", at(0, 13, 0, 0), time.Minute, false}, // yesterday's
+		{"90s", at(1, 12, 28, 50), 1, false},
+		{"7d", at(-6, 12, 30, 20), 1, false},
+		{"-5m", time.Time{}, 0, true},
+		{"7dx", time.Time{}, 0, true},
+		{"noon", time.Time{}, 0, true},
 	} {
-		got, err := c.when("--at", tt.text)
-		if !got.Equal(tt.want) || (err != nil) != tt.bad {
-			t.Errorf("%q: got %v, %v, want %v", tt.text, got, err, tt.want)
+		first, last, err := c.when("--at", tt.text)
+		want := tt.first
+		if tt.names > 0 {
+			want = want.Add(tt.names - 1)
+		}
+		if !first.Equal(tt.first) || !last.Equal(want) || (err != nil) != tt.bad {
+			t.Errorf("%q: got %v to %v, %v, want %v to %v", tt.text, first, last, err, tt.first, want)
 		}
 	}
 }
@@ -132,10 +143,14 @@ func TestWhen(t *testing.T) {
 func TestClock(t *testing.T) {
 	c := &command{zone: time.UTC, now: func() time.Time { return now }}
 	for want, at := range map[string]time.Time{
-		"12:00:00": noon, "02-28 12:00:00": noon.AddDate(0, 0, -1), "2025-12-31\n12:00:00": noon.AddDate(0, -2, -1),
+		"12:00:00": noon, "02-28 12:00:00": noon.AddDate(0, 0, -1), "2025-12-31 12:00:00": noon.AddDate(0, -2, -1),
 	} {
-		if got := c.clock(at); got != want {
+		got := c.clock(at)
+		if got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		if _, last, err := c.when("--at", got); err != nil || last.Before(at) {
+			t.Errorf("%q is read as %v, %v", got, last, err)
 		}
 	}
 }
@@ -175,6 +190,8 @@ func TestBroken(t *testing.T) {
 		{"default/web-5d4b9c7f6-x2x9k", []string{"default/", "web-", "5d4b9c7f6-", "x2x9k"}},
 		{"abcdefghijklmno", []string{"abcdefghij", "klmno"}},
 		{"one two three", []string{"one two", "three"}},
+		{"one  two's   three", []string{"one  two's", "three"}},
+		{"0123456789 12345678901", []string{"0123456789", "1234567890", "1"}},
 		{"ab/abc-abcd", []string{"ab/", "abc-abcd"}},
 	} {
 		if diff := cmp.Diff(tt.want, broken(tt.text, 10)); diff != "" {
@@ -183,25 +200,93 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-func TestFit(t *testing.T) {
-	columns := []column{{head: "A"}, {head: "BB", least: 4}, {head: "EMPTY"}, {head: "C", least: 3}}
-	rows := [][]cell{{{text: "12345"}, {text: "1234567890"}, {}, {text: "12\n1234567"}}, {{text: "1"}, {}, {}, {}}}
+func TestShorten(t *testing.T) {
+	const attachment, pod, addresses = "podnet/1635e8a1b2c3:eth0", "kube-system/coredns-5d78c9869d-x7v2k", "2001:db8:aaaa:bbbb::1:5,10.22.0.5,fd00::5"
 	for _, tt := range []struct {
-		width int
-		want  []int
+		shorten func(string, int) string
+		text    string
+		width   int
+		want    string
 	}{
-		{100, []int{5, 10, 0, 7}}, {26, []int{5, 10, 0, 7}}, {23, []int{5, 7, 0, 7}}, {16, []int{5, 4, 0, 3}}, {3, []int{5, 4, 0, 3}},
+		{shortAttachment, attachment, 24, attachment},
+		{shortAttachment, attachment, 23, "podnet/1635e8a1b2…:eth0"},
+		{shortAttachment, attachment, 19, "podnet/1635e8…:eth0"},
+		{shortAttachment, attachment, 18, "1635e8a1b2c3:eth0"},
+		{shortAttachment, attachment, 12, "1635e8…:eth0"},
+		{shortAttachment, attachment, 11, "1635e8a1b2…"},
+		{shortAttachment, attachment, 4, "163…"},
+		{shortAttachment, "a/b:eth0", 7, "b:eth0"},
+		{shortPod, pod, 36, pod},
+		{shortPod, pod, 22, "kube-system/cor…-x7v2k"},
+		{shortPod, pod, 10, "kub…-x7v2k"},
+		{shortPod, pod, 4, "k…2k"},
+		{shortPod, pod, 1, "…"},
+		{shortAddresses, addresses, 41, "2001:db8:aaaa:bbbb::1:5 +2"},
+		{shortAddresses, addresses, 15, "2001:db8…::1:5…"},
+		{shortAddresses, "10.22.117.205,fd00::5", 16, "10.22.117.205 +1"},
+		{shortAddresses, "10.22.117.205,fd00::5", 14, "10.22.117.205…"},
+		{shortAddresses, "255.255.255.255", 11, "255.2…5.255"},
 	} {
-		g := &grid{columns: columns}
-		g.fit(rows, tt.width)
-		if diff := cmp.Diff(tt.want, g.widths); diff != "" {
-			t.Errorf("width %d (-want +got):\n%s", tt.width, diff)
+		if got := tt.shorten(tt.text, tt.width); got != tt.want {
+			t.Errorf("%s in %d: got %q, want %q", tt.text, tt.width, got, tt.want)
 		}
 	}
-	g := &grid{columns: []column{{head: "A", least: 2}, {head: "B", first: 6, least: 2}}}
-	g.fit([][]cell{{{text: "1234567890"}, {text: "1234567890"}}}, 17)
-	if diff := cmp.Diff([]int{9, 6}, g.widths); diff != "" {
-		t.Error("one goes first (-want +got):\n" + diff)
+}
+
+func TestFit(t *testing.T) {
+	columns := []column{{head: "A"}, {head: "BB", least: 4}, {head: "EMPTY"}, {head: "C", least: 3}}
+	rows := [][]cell{{{text: "12345"}, {text: "1234567890"}, {}, {text: "1234567"}}, {{text: "1"}, {}, {}, {}}}
+	first := []column{{head: "A", least: 2}, {head: "B", first: 6, least: 2}}
+	all := []column{{head: "A", last: 4}, {head: "B", least: 8}, {head: "C", leftOut: 2}, {head: "D", leftOut: 1}}
+	lines := []column{{head: "A", last: 2}, {head: "B", last: 8, shorten: shortPod}}
+	tens := [][]cell{{{text: "1234567890"}, {text: "1234567890"}, {text: "1234567890"}, {text: "1234567890"}}}
+	for _, tt := range []struct {
+		name    string
+		columns []column
+		rows    [][]cell
+		width   int
+		want    []int
+	}{
+		{"room", columns, rows, 100, []int{5, 10, 0, 7}},
+		{"just", columns, rows, 26, []int{5, 10, 0, 7}},
+		{"the widest goes first", columns, rows, 23, []int{5, 7, 0, 7}},
+		{"at the least", columns, rows, 16, []int{5, 4, 0, 3}},
+		{"no room", columns, rows, 3, []int{5, 4, 0, 3}},
+		{"no bound", columns, rows, 0, []int{5, 10, 0, 7}},
+		{"one goes first", first, [][]cell{{{text: "1234567890"}, {text: "1234567890"}}}, 17, []int{9, 6}},
+		{"narrowed before one is left out", all, tens, 44, []int{10, 8, 10, 10}},
+		{"one left out", all, tens, 43, []int{10, 10, 10, 0}},
+		{"two left out", all, tens, 31, []int{10, 10, 0, 0}},
+		{"shortened before lines are broken", lines, [][]cell{{{text: "123456789012"}, {text: "1234567890"}}}, 20, []int{10, 8}},
+		{"the last in the end", all, tens, 18, []int{8, 8, 0, 0}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := &grid{columns: tt.columns}
+			g.fit(tt.rows, tt.width)
+			if diff := cmp.Diff(tt.want, g.widths); diff != "" {
+				t.Error("(-want +got):\n" + diff)
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	two := []compared{{Differs: true}, {}, {Differs: true}}
+	for _, tt := range []struct {
+		v    view
+		want string
+	}{
+		{view{State: cache.Attached, Compared: two[1:2]}, "record and kernel agree"},
+		{view{State: cache.Attached, Compared: two}, "2 differences"},
+		{view{State: cache.Attached, Compared: two[:1]}, "1 difference"},
+		{view{State: cache.Attached, Compared: two, err: errNothing}, "2 differences in what could be seen"},
+		{view{State: cache.Attached, Damaged: true}, "the record is damaged"},
+		{view{State: cache.Deleting, Compared: two}, "the DEL did not end, 2 differences"},
+		{view{State: cache.None}, "there is no record"},
+	} {
+		if got := tt.v.verdict(); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
 	}
 }
 

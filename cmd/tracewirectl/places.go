@@ -58,7 +58,7 @@ func add(to *[]string, paths ...string) {
 }
 
 // networks is every tracewire entry of the conflists on this node. A folder
-// that was asked for has to be there. A file that can not be read may be any
+// that was asked for has to be there. A file that cannot be read may be any
 // other plugin's: it is told of and passed over.
 func (c *command) networks() (nets []conflist.Network, err error) {
 	dir, asked := c.flags.confDir, c.flags.confDir != ""

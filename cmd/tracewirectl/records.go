@@ -41,7 +41,7 @@ func (r stored) told() *types100.Result {
 	return &types100.Result{}
 }
 
-// args is the CNI_ARGS of ADD; what can not be read of them is left out.
+// args is the CNI_ARGS of ADD; what cannot be read of them is left out.
 func (r stored) args() conflist.Args {
 	a, _ := conflist.ParseArgs(r.Args)
 	return a

@@ -21,16 +21,19 @@ import (
 func (c *command) show() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ATTACHMENT",
-		Short: "shows an attachment, recorded and live, side by side",
-		Long: `show tells what the record of an attachment says and what the kernel has of it, side by side. It looks into the
-pod's network namespace and so wants root.
+		Short: "Shows an attachment, recorded and live, side by side",
+		Long: `show tells what the record of an attachment says and what the kernel has of it,
+side by side. What differs is marked with ≠, and the last line tells how much
+does. It looks into the pod's network namespace, which takes root.
 
-Exit codes: 0 attached and both agree, 1 they differ, or there is no such attachment, 2 it could not look.`,
+Exit codes: 0 attached and both agree, 1 they differ or there is no such
+attachment, 2 it could not look.`,
 		Example: `  tracewirectl show default/web-0
   tracewirectl show 1635e8 -o json
   tracewirectl show podnet/1635e8:eth0
   tracewirectl show 10.22.0.5`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeAttachments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := c.find(args[0])
 			if err != nil {
@@ -114,38 +117,41 @@ func hostNames(r stored, e ends) []string {
 
 // view is what show tells.
 type view struct {
-	Attachment string      `json:"attachment"`
-	Pod        string      `json:"pod,omitempty"`
-	State      cache.State `json:"state"`
-	Since      *time.Time  `json:"since,omitempty"`
-	Boot       string      `json:"boot,omitempty"` // this, earlier
-	Runtime    string      `json:"runtime,omitempty"`
-	NetNS      string      `json:"netns,omitempty"`
-	NetNSState string      `json:"netnsState,omitempty"`
-	Phases     []phase     `json:"phases,omitempty"`
-	Path       string      `json:"path,omitempty"`
-	Bytes      int64       `json:"bytes,omitempty"`
-	Damaged    bool        `json:"damaged,omitempty"`
-	Compared   []compared  `json:"compared"`
-	Differs    bool        `json:"differs"`           // or the record is not that of an attachment
-	NotSeen    string      `json:"notSeen,omitempty"` // what could not be looked at
+	Attachment  string      `json:"attachment"`
+	Pod         string      `json:"pod,omitempty"`
+	State       cache.State `json:"state"`
+	Since       *time.Time  `json:"since,omitempty"`
+	Boot        string      `json:"boot,omitempty"` // id of the boot that ADD ran in
+	EarlierBoot bool        `json:"earlierBoot"`    // than this one; false where it is not known
+	Runtime     string      `json:"runtime,omitempty"`
+	NetNS       string      `json:"netns,omitempty"`
+	NetNSState  string      `json:"netnsState,omitempty"`
+	Phases      []phase     `json:"phases,omitempty"`
+	Path        string      `json:"path,omitempty"`
+	Bytes       int64       `json:"bytes,omitempty"`
+	Damaged     bool        `json:"damaged,omitempty"`
+	Compared    []compared  `json:"compared"`
+	Differs     bool        `json:"differs"`           // or the record is not that of an attachment
+	NotSeen     string      `json:"notSeen,omitempty"` // what could not be looked at
 
 	err error
 }
 
 type phase struct {
-	Name  string        `json:"name"`
-	Nanos time.Duration `json:"nanos"`
-	Open  bool          `json:"open,omitempty"` // it did not end
+	Name     string        `json:"name"`
+	Duration time.Duration `json:"durationNanos"`
+	Open     bool          `json:"open,omitempty"` // it did not end
 }
 
 // compared is one thing, recorded and live. Where the record does not tell, it
 // does not differ.
 type compared struct {
-	What    string `json:"what"`
+	What    string `json:"what"` // host.mac
 	Record  string `json:"record"`
 	Live    string `json:"live"`
 	Differs bool   `json:"differs"`
+
+	label string // of What, in a table
 }
 
 // view puts together what a record and the kernel tell.
@@ -156,15 +162,11 @@ func (c *command) view(r stored) view {
 		Attachment: r.String(), Pod: podName(r), State: r.State, Runtime: r.Runtime, NetNS: r.NetNS,
 		NetNSState: l.netns, Path: r.Path, Bytes: r.Size, Damaged: r.Damaged,
 		Compared: compare(r, e, l), Differs: r.State != cache.Attached || r.Damaged, err: l.err,
+		Boot: r.Boot, EarlierBoot: r.Boot != "" && r.Boot != c.boot,
 	}
 	if !r.Began.IsZero() {
 		began := r.Began.In(c.zone)
 		v.Since = &began
-	}
-	if v.Boot = "earlier"; r.Boot == c.boot {
-		v.Boot = "this"
-	} else if r.Boot == "" {
-		v.Boot = ""
 	}
 	for _, p := range r.Phases() {
 		v.Phases = append(v.Phases, phase{p.Name, max(0, p.End-p.Begin), p.End == 0})
@@ -195,11 +197,11 @@ func routeText(r veth.Route) string {
 
 // compare sets what was recorded beside what is live.
 func compare(r stored, e ends, l live) (out []compared) {
-	row := func(what, record, live string) {
+	row := func(what, label, record, live string) {
 		if record == "" && (live == "" || live == none) {
 			return // nobody knows of it
 		}
-		out = append(out, compared{what, record, live, record != "" && record != live && live != unseen})
+		out = append(out, compared{what, record, live, record != "" && record != live && live != unseen, label})
 	}
 	host, pod := seen(l.host), seen(l.pod)
 	if l.err != nil && l.netns == "" {
@@ -209,22 +211,22 @@ func compare(r stored, e ends, l live) (out []compared) {
 	if e.host.Name != "" || r.State == cache.None {
 		mark = "of this attachment"
 	}
-	row("namespace", cookie(r.Cookie), namespace(l))
-	row("host end", e.host.Name, host(l.host.Name))
-	row("  alias", mark, host(alias(r, l.host)))
-	row("  port of", e.bridge.Name, host(l.bridge))
-	row("  state", known(e.host, "up"), host(updown(l.host.Up)))
-	row("  MTU", number(uint64(e.host.Mtu)), host(number(uint64(l.host.MTU))))
-	row("  MAC", e.host.Mac, host(l.host.MAC.String()))
-	row("pod end", e.pod.Name, pod(l.pod.Name))
-	row("  state", known(e.pod, "up"), pod(updown(l.pod.Up)))
-	row("  MTU", number(uint64(e.pod.Mtu)), pod(number(uint64(l.pod.MTU))))
-	row("  MAC", e.pod.Mac, pod(l.pod.MAC.String()))
+	row("netns.cookie", "netns cookie", number(r.Cookie), namespace(l))
+	row("host.name", "host end", e.host.Name, host(l.host.Name))
+	row("host.alias", "  alias", mark, host(alias(r, l.host)))
+	row("host.bridge", "  port of", e.bridge.Name, host(l.bridge))
+	row("host.state", "  state", known(e.host, "up"), host(updown(l.host.Up)))
+	row("host.mtu", "  MTU", number(uint64(e.host.Mtu)), host(number(uint64(l.host.MTU))))
+	row("host.mac", "  MAC", e.host.Mac, host(l.host.MAC.String()))
+	row("pod.name", "pod end", e.pod.Name, pod(l.pod.Name))
+	row("pod.state", "  state", known(e.pod, "up"), pod(updown(l.pod.Up)))
+	row("pod.mtu", "  MTU", number(uint64(e.pod.Mtu)), pod(number(uint64(l.pod.MTU))))
+	row("pod.mac", "  MAC", e.pod.Mac, pod(l.pod.MAC.String()))
 	for _, a := range addresses(r.told()) {
-		row("  address", a.String(), pod(addressOf(l, a)))
+		row("pod.address", "  address", a.String(), pod(addressOf(l, a)))
 	}
 	for _, want := range routes(r.told()) {
-		row("  route", routeText(want), pod(route(l.routes, want)))
+		row("pod.route", "  route", routeText(want), pod(route(l.routes, want)))
 	}
 	return out
 }
@@ -271,7 +273,7 @@ func route(live []veth.Route, want veth.Route) (other string) {
 func namespace(l live) string {
 	switch l.netns {
 	case nsThere, nsAnother:
-		return cookie(l.cookie)
+		return number(l.cookie)
 	case nsMissing:
 		return none
 	}
@@ -304,14 +306,6 @@ func updown(up bool) string {
 	return "down"
 }
 
-// cookie names a network namespace, which has no other name of its own.
-func cookie(n uint64) string {
-	if n == 0 {
-		return ""
-	}
-	return "cookie " + number(n)
-}
-
 // number is a value of which 0 means that it is not known.
 func number(n uint64) string {
 	if n == 0 {
@@ -326,7 +320,7 @@ func (c *command) print(w io.Writer, v view) error {
 	var rows [][]cell
 	for _, t := range c.told(v) {
 		k := plain
-		if t[0] == "state" && (v.State != cache.Attached || v.Boot == "earlier") {
+		if t[0] == "state" && (v.State != cache.Attached || v.EarlierBoot) {
 			k = red
 		}
 		if t[1] != "" {
@@ -340,17 +334,58 @@ func (c *command) print(w io.Writer, v view) error {
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err
 	}
-	side := &grid{columns: []column{{head: " "}, {head: "RECORD", least: 20}, {head: "LIVE", least: 20}}}
+	side := &grid{columns: []column{{}, {head: " "}, {head: "RECORD", least: 20}, {head: "LIVE", least: 20}}}
 	rows = nil
 	for _, x := range v.Compared {
-		k := plain
+		mark, k := "", plain
 		if x.Differs {
-			k = red
+			mark, k = "≠", red
 		}
-		rows = append(rows, []cell{{text: x.What}, {text: x.Record}, {text: x.Live, colour: k}})
+		rows = append(rows, []cell{{mark, k}, {text: x.label}, {text: x.Record}, {x.Live, k}})
 	}
 	side.fit(rows, c.width())
-	return c.write(w, side, rows, true)
+	if err := c.write(w, side, rows, true); err != nil {
+		return err
+	}
+	k := green
+	if v.Differs || v.err != nil {
+		k = red
+	}
+	_, err := io.WriteString(w, "\n"+c.paint(v.verdict(), k)+"\n")
+	return err
+}
+
+// states is what a record tells that is not of an attachment.
+var states = map[cache.State]string{
+	cache.None:        "there is no record",
+	cache.Interrupted: "the ADD did not end",
+	cache.Deleting:    "the DEL did not end",
+	cache.Unreadable:  "the record cannot be read",
+}
+
+// verdict is the view in one line.
+func (v view) verdict() string {
+	var parts []string
+	if state := states[v.State]; state != "" {
+		parts = append(parts, state)
+	} else if v.Damaged {
+		parts = append(parts, "the record is damaged")
+	}
+	n := 0
+	for _, x := range v.Compared {
+		if x.Differs {
+			n++
+		}
+	}
+	switch {
+	case v.err != nil:
+		parts = append(parts, count(n, "difference")+" in what could be seen")
+	case n > 0:
+		parts = append(parts, count(n, "difference"))
+	case len(parts) == 0:
+		return "record and kernel agree"
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (c *command) told(v view) [][2]string {
@@ -358,7 +393,7 @@ func (c *command) told(v view) [][2]string {
 	if v.Since != nil {
 		since += fmt.Sprintf(", since %s (%s)", v.Since.Format(time.DateTime), ago(c.now().Sub(*v.Since)))
 	}
-	if v.Boot == "earlier" {
+	if v.EarlierBoot {
 		since += ", of an earlier boot"
 	}
 	if v.Damaged {
@@ -370,14 +405,14 @@ func (c *command) told(v view) [][2]string {
 	}
 	var phases []string
 	for _, p := range v.Phases {
-		took := read.Human(p.Nanos)
+		took := read.Human(p.Duration)
 		if p.Open {
 			took = "did not end"
 		}
 		phases = append(phases, p.Name+" "+took)
 	}
 	return [][2]string{
-		{"attachment", v.Attachment}, {"pod", v.Pod}, {"state", since}, {"runtime", v.Runtime}, {"namespace", netns},
+		{"attachment", v.Attachment}, {"pod", v.Pod}, {"state", since}, {"runtime", v.Runtime}, {"netns", netns},
 		{"phases", strings.Join(phases, ", ")}, {"record", record},
 	}
 }

@@ -33,13 +33,16 @@ func (c *command) paint(s string, k colour) string {
 
 // column is one of a grid's.
 type column struct {
-	head  string
-	right bool
-	first int // columns it is narrowed to, its cells broken, before others are; 0 for not
-	least int // columns it may be narrowed to at all; 0 for never
+	head    string
+	right   bool
+	first   int                                 // columns it is narrowed to before any to its least; 0 for not
+	least   int                                 // columns it may be narrowed to; 0 for never
+	shorten func(cell string, width int) string // what fits a narrowed one; nil to break cells into lines
+	leftOut int                                 // where narrowing does not do: 1 goes first; 0 for never
+	last    int                                 // columns it may be narrowed to when that did not do either; 0 for never
 }
 
-// cell is text of one colour. A line feed in it begins another line.
+// cell is text of one colour.
 type cell struct {
 	text   string
 	colour colour
@@ -48,30 +51,59 @@ type cell struct {
 // grid is a table that fits the terminal.
 type grid struct {
 	columns []column
-	widths  []int // nil until fit
+	widths  []int // nil until fit; 0 for a column that is not there
+	free    bool  // nothing is shortened or broken
 }
 
 const columnGap = 2
 
-// fit gives each column the width of its longest cell, and narrows those that
-// may be until all are within width. A column without any text has none.
+// fit gives each column the width of its longest cell. Until all are within
+// width, which 0 does not bound, it narrows those that may be, then leaves some
+// out, then narrows some further. A column without any
+// text has no width.
 func (g *grid) fit(rows [][]cell, width int) {
-	g.widths = make([]int, len(g.columns))
+	g.free = width == 0
+	whole := g.whole(rows)
+	g.widths = slices.Clone(whole)
+	for out := 1; !g.free && g.total() > width; out++ {
+		g.narrow(rows, width, func(c column) int { return c.first })
+		g.narrow(rows, width, func(c column) int { return c.least })
+		next := slices.IndexFunc(g.columns, func(c column) bool { return c.leftOut == out })
+		if g.total() <= width || next < 0 {
+			break
+		}
+		whole[next] = 0
+		g.widths = slices.Clone(whole)
+	}
+	if g.free {
+		return
+	}
+	g.narrow(rows, width, func(c column) int {
+		if c.shorten == nil {
+			return 0 // lines are broken when nothing else is left
+		}
+		return c.last
+	})
+	g.narrow(rows, width, func(c column) int { return c.last })
+}
+
+// whole is the widths of the longest cells.
+func (g *grid) whole(rows [][]cell) []int {
+	widths := make([]int, len(g.columns))
 	for i, col := range g.columns {
 		for _, r := range rows {
-			g.widths[i] = max(g.widths[i], longest(r[i].text))
+			widths[i] = max(widths[i], utf8.RuneCountInString(r[i].text))
 		}
-		if g.widths[i] > 0 {
-			g.widths[i] = max(g.widths[i], len(col.head))
+		if widths[i] > 0 {
+			widths[i] = max(widths[i], len(col.head))
 		}
 	}
-	g.narrow(width, func(c column) int { return c.first })
-	g.narrow(width, func(c column) int { return c.least })
+	return widths
 }
 
 // narrow takes from the columns that have most to spare over a limit of theirs
 // until all are within width.
-func (g *grid) narrow(width int, limit func(column) int) {
+func (g *grid) narrow(rows [][]cell, width int, limit func(column) int) {
 	for g.total() > width {
 		widest, spare := -1, 0
 		for i, col := range g.columns {
@@ -82,8 +114,26 @@ func (g *grid) narrow(width int, limit func(column) int) {
 		if widest < 0 {
 			return
 		}
-		g.widths[widest]--
+		g.widths[widest] = g.needs(rows, widest, g.widths[widest]-1)
 	}
+}
+
+// needs is the width that a column takes in at most width: cells that are
+// shortened may take less.
+func (g *grid) needs(rows [][]cell, column, width int) int {
+	shorten := g.columns[column].shorten
+	if shorten == nil {
+		return width
+	}
+	n := min(width, len(g.columns[column].head))
+	for _, r := range rows {
+		s := r[column].text
+		if utf8.RuneCountInString(s) > width {
+			s = shorten(s, width)
+		}
+		n = max(n, utf8.RuneCountInString(s))
+	}
+	return n
 }
 
 func (g *grid) total() (n int) {
@@ -93,13 +143,6 @@ func (g *grid) total() (n int) {
 		}
 	}
 	return n - columnGap
-}
-
-func longest(s string) (n int) {
-	for l := range strings.SplitSeq(s, "\n") {
-		n = max(n, utf8.RuneCountInString(l))
-	}
-	return n
 }
 
 // write draws rows in the widths that fit gave, under a head where there is to
@@ -117,7 +160,7 @@ func (c *command) write(w io.Writer, g *grid, rows [][]cell, head bool) error {
 		if col.right {
 			align = text.AlignRight
 		}
-		configs = append(configs, table.ColumnConfig{Number: len(configs) + 1, Align: align, AlignHeader: align, WidthMin: g.widths[i], WidthMax: g.widths[i]})
+		configs = append(configs, table.ColumnConfig{Number: len(configs) + 1, Align: align, AlignHeader: align, WidthMin: g.widths[i]})
 		top = append(top, c.paint(col.head, bold))
 	}
 	t.SetColumnConfigs(configs)
@@ -135,42 +178,61 @@ func (c *command) write(w io.Writer, g *grid, rows [][]cell, head bool) error {
 	return err
 }
 
-// cells is a row as it is drawn: broken to its widths, coloured line by line.
+// cells is a row as it is drawn: made to fit its widths, coloured line by line.
 func (c *command) cells(g *grid, row []cell) (out table.Row) {
 	for i, x := range row {
 		if g.widths[i] == 0 {
 			continue
 		}
 		var lines []string
-		for l := range strings.SplitSeq(x.text, "\n") {
-			for _, part := range broken(read.Printable(l), g.widths[i]) {
-				lines = append(lines, c.paint(part, x.colour))
-			}
+		for _, l := range g.lines(i, read.Printable(x.text)) {
+			lines = append(lines, c.paint(l, x.colour))
 		}
 		out = append(out, strings.Join(lines, "\n"))
 	}
 	return out
 }
 
-// broken breaks a line into parts of at most width letters: behind a slash
-// where the rest then fits, else behind a sign of punctuation where that leaves
-// more than a third of the width.
+// lines is the lines of a column's cell.
+func (g *grid) lines(column int, s string) []string {
+	switch shorten := g.columns[column].shorten; {
+	case g.free || utf8.RuneCountInString(s) <= g.widths[column]:
+		return []string{s}
+	case shorten != nil:
+		return []string{shorten(s, g.widths[column])}
+	}
+	return broken(s, g.widths[column])
+}
+
+// broken breaks a line into parts of at most width letters.
 func broken(s string, width int) (parts []string) {
 	r := []rune(s)
 	for len(r) > width {
-		at := width
-		for i := width; i > width/3; i-- {
-			if strings.ContainsRune(" /-:,.", r[i-1]) {
-				at = i
-				break
-			}
-		}
-		if slash := slices.Index(r, '/') + 1; slash > 0 && slash <= width && len(r)-slash <= width {
-			at = slash
-		}
-		parts, r = append(parts, strings.TrimRight(string(r[:at]), " ")), r[at:]
+		at := breakAt(r, width)
+		parts = append(parts, strings.TrimRight(string(r[:at]), " "))
+		r = []rune(strings.TrimLeft(string(r[at:]), " "))
 	}
 	return append(parts, string(r))
+}
+
+// breakAt is where a line is broken: at the last blank; without one behind a
+// slash where the rest then fits, else behind a sign of punctuation where that
+// leaves more than a third of the width.
+func breakAt(r []rune, width int) int {
+	for i := width; i > 0; i-- {
+		if r[i] == ' ' {
+			return i
+		}
+	}
+	if slash := slices.Index(r, '/') + 1; slash > 0 && slash <= width && len(r)-slash <= width {
+		return slash
+	}
+	for i := width; i > width/3; i-- {
+		if strings.ContainsRune("/-:,.", r[i-1]) {
+			return i
+		}
+	}
+	return width
 }
 
 // style is a table without lines, two blanks between its columns.

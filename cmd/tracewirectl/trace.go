@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 
@@ -19,14 +20,18 @@ func (c *command) trace() *cobra.Command {
 	var last int
 	cmd := &cobra.Command{
 		Use:   "trace [ATTACHMENT | TRACE_ID]",
-		Short: "draws operations as waterfalls, from the spool",
-		Long: `trace draws the last operation on this node, or on one attachment, as a waterfall: a line a span, with a bar
-that is to scale with the whole. TRACE_ID, or the begin of one, draws every operation of that trace.`,
+		Short: "Draws operations as waterfalls, from the spool",
+		Long: `trace draws the last operation on this node, or on one attachment, as a
+waterfall: one line for each span, with a bar that is to scale with the whole.
+
+TRACE_ID is the id of a trace or its first digits, at least four of them; it
+draws every operation of that trace. An attachment of that name goes first.`,
 		Example: `  tracewirectl trace
   tracewirectl trace default/web-0 --last 3
   tracewirectl trace 10.22.0.5
   tracewirectl trace 4eb491f3aa000cc2ad650e7b79685ef2 -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeAttachments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if last < 1 {
 				return fmt.Errorf("--last is at least 1, not %d", last)
@@ -42,12 +47,12 @@ that is to scale with the whole. TRACE_ID, or the begin of one, draws every oper
 			}
 			s.resolve(ops)
 			if s.torn > 0 {
-				c.complain(fmt.Errorf("%d lines of the spool can not be read", s.torn))
+				c.complain(fmt.Errorf("%s of the spool cannot be read", count(s.torn, "line")))
 			}
 			return c.draw(cmd.OutOrStdout(), ops)
 		},
 	}
-	cmd.Flags().IntVar(&last, "last", 1, "how many operations, oldest first")
+	cmd.Flags().IntVar(&last, "last", 1, "Draws the last `N` operations, oldest first")
 	return cmd
 }
 
@@ -92,44 +97,53 @@ func (s *spools) newest(each func(dir int, o read.Operation) bool) error {
 }
 
 // choose is the operations that the command line asks for, oldest first. Of a
-// trace that is all of them, unless a number was asked for.
+// trace that is all of them, unless a number was asked for. What may be a trace
+// id may be a container id too: that goes first.
 func (s *spools) choose(args []string, last int, counted bool) ([]read.Operation, error) {
 	if len(args) == 0 {
 		return s.take(last, func(read.Operation) bool { return true })
 	}
-	if isTraceID(args[0]) {
-		ops, err := s.ofTrace(args[0], last, counted)
-		if len(ops) > 0 || err != nil {
-			return ops, err
-		}
+	if args[0] == "" {
+		return nil, errors.New("ATTACHMENT or TRACE_ID is empty")
 	}
 	fits, err := s.ofAttachment(args[0])
-	if err != nil {
+	switch {
+	case err == nil:
+		return s.take(last, fits)
+	case !errors.Is(err, errNothing) || !isTraceID(args[0]):
 		return nil, err
 	}
-	return s.take(last, fits)
+	ops, err := s.ofTrace(args[0])
+	if counted {
+		ops = ops[max(0, len(ops)-last):]
+	}
+	return ops, err
 }
 
-// traceDigits is how many digits of a trace id history shows.
-const traceDigits = 8
+// The digits of a trace id: how many history shows, and how few name one.
+const (
+	traceDigits = 8
+	leastDigits = 4
+)
 
 func isTraceID(s string) bool {
-	return len(s) >= traceDigits && len(s) <= 32 && strings.Trim(s, "0123456789abcdef") == ""
+	return len(s) >= leastDigits && len(s) <= 32 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// ofTrace is the operations of the trace whose id begins so.
-func (s *spools) ofTrace(id string, last int, counted bool) ([]read.Operation, error) {
-	if !counted {
-		last = 1 << 30
-	}
-	ops, err := s.take(last, func(o read.Operation) bool { return strings.HasPrefix(o.Root.TraceID, id) })
+// ofTrace is the operations of the one trace whose id begins so.
+func (s *spools) ofTrace(id string) ([]read.Operation, error) {
+	ops, err := s.take(math.MaxInt, func(o read.Operation) bool { return strings.HasPrefix(o.Root.TraceID, id) })
 	if errors.Is(err, errNothing) {
-		return nil, nil
+		return nil, fmt.Errorf("%w: no attachment and no trace %s", errNothing, id)
 	}
+	var ids []string
 	for _, o := range ops {
-		if o.Root.TraceID != ops[0].Root.TraceID {
-			return nil, fmt.Errorf("%s is ambiguous: traces %s, %s", id, ops[0].Root.TraceID, o.Root.TraceID)
+		if !slices.Contains(ids, o.Root.TraceID) {
+			ids = append(ids, o.Root.TraceID)
 		}
+	}
+	if len(ids) > 1 {
+		return nil, ambiguous(id, ids)
 	}
 	return ops, err
 }

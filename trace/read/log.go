@@ -92,7 +92,7 @@ func parseEntry(line []byte) (e Entry, ok bool, err error) {
 
 // Log hands on each operation that a log tells of, in the order they ended,
 // until each returns false. The file it was rotated to last, path.1, is read
-// before it where there is one. Lines that can not be read are counted and
+// before it where there is one. Lines that cannot be read are counted and
 // passed over.
 func Log(path string, each func(Entry) bool) (torn int, err error) {
 	files, err := rotation(path)

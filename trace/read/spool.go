@@ -26,7 +26,7 @@ func Segments(dir string) (paths []string, err error) {
 }
 
 // Spool hands each operation of a spool to each, oldest segment first, until
-// that returns false. Lines that can not be read are counted and passed over;
+// that returns false. Lines that cannot be read are counted and passed over;
 // a segment that vanishes meanwhile has no operations.
 func Spool(dir string, each func(Operation) bool) (torn int, err error) {
 	paths, err := Segments(dir)

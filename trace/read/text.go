@@ -53,7 +53,7 @@ func Human(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// Printable is text that can not steer a terminal: names and messages come
+// Printable is text that cannot steer a terminal: names and messages come
 // from others. Control characters, line feeds too, become blanks.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {

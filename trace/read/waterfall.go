@@ -3,6 +3,7 @@ package read
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -12,9 +13,9 @@ import (
 // Waterfall draws an operation for a terminal of that many columns: what it
 // was, then a line a span with a bar that is to scale with the whole. What went
 // wrong stands below the span where it did. Times are told in the zone that
-// the root's start is in.
+// the root's start is in. With 0 columns no text is folded or cut.
 func Waterfall(w io.Writer, o Operation, width int, colour bool) error {
-	d := newDrawing(o, max(width, 50), colour)
+	d := newDrawing(o, width, colour)
 	d.head(o)
 	d.line()
 	o.Root.Walk(d.span)
@@ -44,12 +45,15 @@ type piece struct {
 const (
 	durationWidth = 8
 	keyWidth      = 12 // of the head's keys
+	leastWidth    = 50
+	freeWidth     = 100 // where there are none to fit
+	leastLane     = 10
 	gap           = "  "
 )
 
 // drawing is a waterfall as it comes to be.
 type drawing struct {
-	width, names, lane int // columns: of all, of the names, of the bars
+	width, names, lane int // columns: of the text, of the names, of the bars
 	colour             bool
 	start              time.Time
 	total              time.Duration
@@ -57,7 +61,7 @@ type drawing struct {
 }
 
 func newDrawing(o Operation, width int, colour bool) *drawing {
-	d := &drawing{width: width, colour: colour, start: o.Root.Start}
+	d := &drawing{width: max(width, leastWidth), colour: colour, start: o.Root.Start}
 	end := o.Root.End
 	o.Root.Walk(func(depth int, n Node) {
 		d.names = max(d.names, 2*depth+utf8.RuneCountInString(n.Name))
@@ -66,8 +70,15 @@ func newDrawing(o Operation, width int, colour bool) *drawing {
 		}
 	})
 	d.total = end.Sub(d.start)
-	d.names = min(d.names, width*2/5)
-	d.lane = width - d.names - durationWidth - len("│││") - 1
+	if width > 0 {
+		d.names = min(d.names, d.width*2/5)
+	} else {
+		d.width = freeWidth
+	}
+	d.lane = max(leastLane, d.width-d.names-durationWidth-utf8.RuneCountInString(" ││ "))
+	if width == 0 {
+		d.width = math.MaxInt
+	}
 	return d
 }
 
@@ -216,7 +227,7 @@ func (d *drawing) bar(s Span) string {
 }
 
 // scale is where a time lies in the whole, in parts of it. A clock that
-// stepped can not lead out of it.
+// stepped cannot lead out of it.
 func (d *drawing) scale(t time.Time, parts int64) int64 {
 	if d.total <= 0 {
 		return 0

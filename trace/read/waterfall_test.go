@@ -55,6 +55,7 @@ func TestWaterfall(t *testing.T) {
 		{"ok-100", false, false, 100},
 		{"failed-100", true, false, 100},
 		{"failed-60", true, false, 60},
+		{"failed-pipe", true, false, 0},
 		{"failed-colour", true, true, 80},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestWaterfall(t *testing.T) {
 			}
 			golden(t, tt.name+".txt", b.String())
 			for l := range strings.SplitSeq(b.String(), "\n") {
-				if n := utf8.RuneCountInString(l); !tt.colour && n > tt.width {
+				if n := utf8.RuneCountInString(l); !tt.colour && tt.width > 0 && n > tt.width {
 					t.Errorf("%d columns: %s", n, l)
 				}
 			}

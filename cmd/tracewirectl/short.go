@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// cut is s in at most width columns: a sign where its middle was, and behind
+// it the last letters, as many as are asked for and fit.
+func cut(s string, width, last int) string {
+	r := []rune(s)
+	if len(r) <= width {
+		return s
+	}
+	last = min(last, max(0, width-1)*2/3)
+	return string(r[:max(0, width-1-last)]) + "…" + string(r[len(r)-last:])
+}
+
+// shortPod leaves a pod's name its end, which tells the pods of one owner apart.
+func shortPod(s string, width int) string { return cut(s, width, len("-x7v2k")) }
+
+// leastID is how many letters of a container id are worth more than what stands
+// around it.
+const leastID = 6
+
+// shortAttachment cuts the container id, whose begin names it, then leaves out
+// the network, then the interface.
+func shortAttachment(s string, width int) string {
+	network, rest, _ := strings.Cut(s, "/")
+	id, ifname, _ := strings.Cut(rest, ":")
+	for _, around := range [][2]string{{network + "/", ":" + ifname}, {"", ":" + ifname}, {}} {
+		room := width - len(around[0]) - len(around[1])
+		if room > leastID || room >= len(id) {
+			return around[0] + cut(id, room, 0) + around[1]
+		}
+	}
+	return cut(id, width, 0)
+}
+
+// shortAddresses tells how many there are besides the first, or only that there
+// are more.
+func shortAddresses(s string, width int) string {
+	first, others, more := strings.Cut(s, ",")
+	if !more {
+		return cut(s, width, len(":1234"))
+	}
+	sum := fmt.Sprintf(" +%d", 1+strings.Count(others, ","))
+	if len(first)+len(sum) > width {
+		sum = "…"
+	}
+	return cut(first, width-utf8.RuneCountInString(sum), len(":1234")) + sum
+}
