@@ -16,15 +16,15 @@ export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
 export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint check fuzz demo install reference clean
+.PHONY: help build test lint check fuzz demo root install reference compare-reference clean
 
 help: ## Lists the targets.
-	@sed -n 's/^\([a-z]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
 
 build: ## Builds the plugin tracewire and the command tracewirectl into bin/.
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tracewire ./cmd/tracewirectl
 
-test: build reference ## Runs every test, kernel tests too, in namespaces of their own (as root; without root in a user namespace).
+test: build reference ## Runs every test, kernel tests too, in namespaces of their own.
 	@test/run.sh $(TESTFLAGS) $(PKGS)
 
 lint: bin/tools/golangci-lint ## Runs the linter, which is built from tools/go.mod.
@@ -41,19 +41,27 @@ fuzz: ## Runs every fuzz target for FUZZTIME (30s) each.
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$folder"; \
 	done
 
-demo: build ## Attaches a network namespace through a conflist, sends packets, checks, detaches, and draws the traces (as root).
+demo: root build ## Attaches a network namespace, sends packets, checks, detaches, draws the traces (as root).
 	@TRACEWIRE_BIN="$(CURDIR)/bin" go run ./test/demo
 
-# Written aside and renamed, so that no runtime ever starts half a plugin and a running one is not in the way.
-put = mkdir -p "$(DESTDIR)$(2)" && cp $(1) "$(DESTDIR)$(2)/.$(3).$$$$" && \
-	chmod $(4) "$(DESTDIR)$(2)/.$(3).$$$$" && mv -f "$(DESTDIR)$(2)/.$(3).$$$$" "$(DESTDIR)$(2)/$(3)"
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "this needs root" >&2; exit 1; }
 
-install: build ## Installs the plugin below PREFIX (/opt/cni), the command into BINDIR, a sample conflist into CONFDIR; DESTDIR goes before each.
+# Written aside and renamed, so that no runtime ever starts half a plugin and a running one is not in the way.
+put = @mkdir -p "$(DESTDIR)$(2)" && cp $(1) "$(DESTDIR)$(2)/.$(3).$$$$" && \
+	chmod $(4) "$(DESTDIR)$(2)/.$(3).$$$$" && mv -f "$(DESTDIR)$(2)/.$(3).$$$$" "$(DESTDIR)$(2)/$(3)" && echo "installed $(DESTDIR)$(2)/$(3)"
+
+install: build ## Installs plugin, command and a sample conflist; PREFIX, BINDIR, CONFDIR and DESTDIR say where.
 	$(call put,bin/tracewire,$(PREFIX)/bin,tracewire,0755)
 	$(call put,bin/tracewirectl,$(BINDIR),tracewirectl,0755)
 	$(call put,contrib/10-tracewire.conflist,$(CONFDIR),10-tracewire.conflist.sample,0644)
 
 reference: bin/reference/.built ## Builds cnitool and the reference plugins that tests run into bin/reference/.
+
+compare-reference: root build reference ## Plays the same inputs to the reference plugins and to ours, and prints what both did (as root).
+	@table="$$(mktemp)"; trap 'rm -f "$$table"' EXIT; code=0; \
+		test/run.sh -run TestScenarios ./test/reference -compare="$$table" || code=$$?; \
+		echo; cat "$$table"; exit $$code
 
 clean: ## Removes bin/.
 	rm -rf bin

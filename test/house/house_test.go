@@ -39,6 +39,7 @@ var imports = map[string]string{
 	"test/demo":            "test/attach trace/read",
 	"test/house":           "",
 	"test/netns":           "",
+	"test/reference":       "",
 	"test/summary":         "",
 }
 
