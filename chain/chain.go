@@ -20,8 +20,8 @@ var (
 	ErrAttached = errors.New("attachment exists")
 	// ErrNoAddress marks an IPAM plugin that answered without an address.
 	ErrNoAddress = errors.New("IPAM gave no address")
-	// ErrVersion marks a result that the version asked for can not hold.
-	ErrVersion = errors.New("result can not be given in the version asked for")
+	// ErrVersion marks a result that the version asked for cannot hold.
+	ErrVersion = errors.New("result cannot be given in the version asked for")
 	// ErrLeft marks a DEL after which something that it should have removed is
 	// still there: to be tried again.
 	ErrLeft = errors.New("not everything could be removed")
@@ -108,7 +108,7 @@ func row(ctx context.Context, name string, do func(context.Context) error) error
 }
 
 // read takes the attachment's lock and replays its record, in a span; then
-// looks at it, where look is not nil. A record that can not be read is moved
+// looks at it, where look is not nil. A record that cannot be read is moved
 // out of the way, and counts as none: what it stood for is found without it.
 func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(context.Context, cache.Record) error) (r cache.Record, err error) {
 	err = row(ctx, "cache.read", func(ctx context.Context) error {
@@ -140,9 +140,9 @@ func (c *Chain) replay(ctx context.Context, a delegates.Attachment) cache.Record
 	if err != nil {
 		why = err.Error()
 	}
-	trace.Warn(ctx, "record can not be read", trace.KeyError.String(why))
+	trace.Warn(ctx, "record cannot be read", trace.KeyError.String(why))
 	if _, err := c.Records.Quarantine(a, why); err != nil {
-		trace.Warn(ctx, "record can not be moved to quarantine", trace.KeyError.String(err.Error()))
+		trace.Warn(ctx, "record cannot be moved to quarantine", trace.KeyError.String(err.Error()))
 	}
 	return cache.Record{State: cache.None}
 }

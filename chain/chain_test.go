@@ -117,7 +117,7 @@ func TestAdd(t *testing.T) {
     veth.create
     route.add [error]
 ` + undone, []string{"lock", "ipam ADD", "bridge ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "bridge: route.add: broken", errBroken},
-		{"the answer can not be given", kind{}, func(h host) { h.after = func(*types100.Result) error { return errBroken } }, `cni.ADD
+		{"the answer cannot be given", kind{}, func(h host) { h.after = func(*types100.Result) error { return errBroken } }, `cni.ADD
   cache.read
   cache.intent
   ipam
@@ -125,7 +125,7 @@ func TestAdd(t *testing.T) {
     veth.create
     route.add
   cache.commit [error]
-` + undone, []string{"lock", "ipam ADD", "bridge ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "cache.commit: result can not be given in the version asked for: broken", ErrVersion},
+` + undone, []string{"lock", "ipam ADD", "bridge ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "cache.commit: result cannot be given in the version asked for: broken", ErrVersion},
 		{"undo does not end", kind{}, func(h host) { h.broken["bridge ADD"] = errBroken; h.broken["bridge DEL"] = fs.ErrPermission }, `cni.ADD
   cache.read
   cache.intent
@@ -305,7 +305,7 @@ func TestAddAgain(t *testing.T) {
 		is    error
 	}{
 		{"alive", old(thisBoot), []func(*cache.Journal) error{result}, nil, false, "cache.read: attachment exists: net/c1:eth0, since WHEN", ErrAttached},
-		{"it can not be told", old(thisBoot), []func(*cache.Journal) error{result}, func(host) func(cache.Record) (bool, error) {
+		{"it cannot be told", old(thisBoot), []func(*cache.Journal) error{result}, func(host) func(cache.Record) (bool, error) {
 			return func(cache.Record) (bool, error) { return false, errBroken }
 		}, false, "cache.read: broken", errBroken},
 		{"dead", old(thisBoot), []func(*cache.Journal) error{result}, dead, true, "", nil},

@@ -25,7 +25,7 @@ func (c *Chain) Del(ctx context.Context, call delegates.Call, span string) error
 }
 
 // remove takes back what a record stands for, with the configuration that its
-// ADD used. What can not be written down keeps nothing from being freed.
+// ADD used. What cannot be written down keeps nothing from being freed.
 func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, span string) error {
 	opened := c.open(ctx, r, call.Attachment, span)
 	if len(r.Conf) > 0 {
@@ -51,7 +51,7 @@ func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment
 		return err
 	}
 	if err := c.journal.Deleting(span); err != nil {
-		trace.Warn(ctx, "record can not be written", trace.KeyError.String(err.Error()))
+		trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 	call.Journal, call.Lease = nil, nil
 	if c.journal != nil {
 		call.Journal = lenient{c.journal, func(err error) {
-			trace.Warn(ctx, "record can not be written", trace.KeyError.String(err.Error()))
+			trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
 		}}
 	}
 	steps := []trace.Row{{Name: s.Name, Do: func(ctx context.Context) error { return s.Main.Del(ctx, call) }}}
@@ -135,7 +135,7 @@ func (c *Chain) one(ctx context.Context, step trace.Row) error {
 	return Guard(ctx, func() error { return trace.Rows(ctx, nil, step) })
 }
 
-// lenient is the journal of a DEL: phases that can not be written down on a
+// lenient is the journal of a DEL: phases that cannot be written down on a
 // full disk keep nothing from being freed.
 type lenient struct {
 	*cache.Journal

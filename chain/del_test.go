@@ -82,10 +82,10 @@ func TestDel(t *testing.T) {
 			[]string{"cni.DEL: configuration has errors: what can be read of it is used: broken"}},
 		{"a step panics", kind{}, func(t *testing.T, h host) { t.Helper(); h.attach(t); h.panics = "bridge DEL" }, nil, "cni.DEL\n  cache.read\n  bridge [error]\n  ipam\n",
 			[]string{"lock", "bridge DEL", "ipam DEL"}, []string{"interface of net/c1:eth0"}, cache.Deleting, "not everything could be removed: panic: a mistake", []string{"cni.DEL: panic"}},
-		{"the record can not be read", kind{}, garbage, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
-			[]string{"cache.read: record can not be read: it holds no line that can be read"}},
+		{"the record cannot be read", kind{}, garbage, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
+			[]string{"cache.read: record cannot be read: it holds no line that can be read"}},
 		{"the record is a folder", kind{}, folder, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
-			[]string{"cache.read: record can not be read: read RECORDS/net/c1:eth0: is a directory"}},
+			[]string{"cache.read: record cannot be read: read RECORDS/net/c1:eth0: is a directory"}},
 		{"the record is damaged", kind{}, damaged, nil, all, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record is damaged: what can be read of it is used"}},
 	} {
@@ -271,7 +271,7 @@ func TestDelWithoutARecord(t *testing.T) {
 	}
 }
 
-// TestDelThatCanNotWriteItsRecord: what can not be written down keeps nothing
+// TestDelThatCanNotWriteItsRecord: what cannot be written down keeps nothing
 // from being freed.
 func TestDelThatCanNotWriteItsRecord(t *testing.T) {
 	for _, tt := range []struct {
@@ -286,7 +286,7 @@ func TestDelThatCanNotWriteItsRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "", cache.Attached},
-		{"a full disk", "", fill, "cni.DEL: record can not be written: write PATH: no space left on device", cache.None},
+		{"a full disk", "", fill, "cni.DEL: record cannot be written: write PATH: no space left on device", cache.None},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t)

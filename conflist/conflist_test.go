@@ -173,7 +173,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// ExampleParse shows that what can not be read has its default.
+// ExampleParse shows that what cannot be read has its default.
 func ExampleParse() {
 	doc := Read([]byte(`{"name": "podnet", "tracewire": {"timeout": "soon"}}`))
 	n := Parse(doc)

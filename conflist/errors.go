@@ -12,7 +12,7 @@ var (
 	ErrInvalid = errors.New("invalid network configuration")
 	// ErrUnsupported marks a key that this version does not serve.
 	ErrUnsupported = errors.New("unsupported field")
-	// ErrArgs marks a CNI_ARGS that can not be read.
+	// ErrArgs marks a CNI_ARGS that cannot be read.
 	ErrArgs = errors.New("invalid CNI_ARGS")
 )
 

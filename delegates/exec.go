@@ -166,7 +166,7 @@ func stdin(verb string, c Call) ([]byte, error) {
 		_ = json.Unmarshal(m["cniVersion"], &version) // was read at the door
 		r, err := c.Made.Result.GetAsVersion(version)
 		if err != nil {
-			return c.Conf, nil // an old version can not hold it: then without
+			return c.Conf, nil // an old version cannot hold it: then without
 		}
 		if prev, err = json.Marshal(r); err != nil {
 			return nil, err

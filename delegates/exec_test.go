@@ -101,7 +101,7 @@ func TestFind(t *testing.T) {
 		{"the first of two", "both", path, "FIRST/both", ""},
 		{"only the second", "link", path, "SECOND/link", ""},
 		{"a folder is passed over", "folder", path, "SECOND/folder", ""},
-		{"a file that can not be executed counts", "second", path, "FIRST/second", ""},
+		{"a file that cannot be executed counts", "second", path, "FIRST/second", ""},
 		{"missing", "other", path, "", `delegated plugin failed: other: no executable in CNI_PATH "/none:FIRST:SECOND"`},
 		{"no path", "both", nil, "", `delegated plugin failed: both: no executable in CNI_PATH ""`},
 		{"no name", "", path, "", `delegated plugin failed: "" is no plugin's name`},
@@ -415,7 +415,7 @@ func TestStdin(t *testing.T) {
 		{"DEL with the runtime's", "DEL", conf, `{"ips":[null],"x":1}`, made, `{"cniVersion":"1.0.0","name":"net","prevResult":{"ips":[null],"x":1},"type":"fake"}`, ""},
 		{"DEL with the record's", "DEL", conf, "", made, `{"cniVersion":"1.0.0","name":"net","prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.2/24"}]},"type":"fake"}`, ""},
 		{"CHECK with the runtime's", "CHECK", `{"prevResult":{"old":1}}`, `{"new":1}`, nil, `{"prevResult":{"new":1}}`, ""},
-		{"a version that can not hold it", "DEL", `{"cniVersion":"7.0.0"}`, "", made, `{"cniVersion":"7.0.0"}`, ""},
+		{"a version that cannot hold it", "DEL", `{"cniVersion":"7.0.0"}`, "", made, `{"cniVersion":"7.0.0"}`, ""},
 		{"a configuration that is broken", "DEL", `{"name":`, `{}`, nil, "", "delegated plugin failed: fake: configuration: unexpected end of JSON input"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

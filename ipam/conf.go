@@ -93,7 +93,7 @@ func readRange(v *conflist.Value) rangeText {
 	return rangeText{v.Path, v.At("subnet").Text(), v.At("rangeStart").Text(), v.At("rangeEnd").Text(), v.At("gateway").Text()}
 }
 
-// families refuses what a result of an old version can not hold.
+// families refuses what a result of an old version cannot hold.
 func families(doc *conflist.Value, sets []Set) error {
 	four := 0
 	for _, s := range sets {

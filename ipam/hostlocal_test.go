@@ -254,7 +254,7 @@ func TestAddGivesBack(t *testing.T) {
 		spoil func(t *testing.T, dir string)
 		err   string
 	}{
-		{"the cursor can not be written", func(t *testing.T, dir string) {
+		{"the cursor cannot be written", func(t *testing.T, dir string) {
 			if err := os.MkdirAll(filepath.Join(dir, "last_reserved_ip.1"), 0o755); err != nil {
 				t.Fatal(err)
 			}

@@ -104,7 +104,7 @@ func addresses(results ...*types100.Result) []netip.Addr {
 	return all
 }
 
-// previous lists the addresses of a prevResult of any version. What can not be
+// previous lists the addresses of a prevResult of any version. What cannot be
 // read in it is passed over: DEL goes on.
 func previous(prev json.RawMessage) []netip.Addr {
 	var t struct {

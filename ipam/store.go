@@ -128,7 +128,7 @@ func (s *store) undo() error {
 }
 
 // release removes the reservation if it is one of the owners'. Comparing and
-// removing are one under the lock: the address can not go to another between.
+// removing are one under the lock: the address cannot go to another between.
 func (s *store) release(name string, owners ...Reservation) (bool, error) {
 	path := filepath.Join(s.dir, name)
 	r, ok, err := readReservation(path)
@@ -173,7 +173,7 @@ func readReservation(path string) (r Reservation, ok bool, err error) {
 }
 
 // held reads the whole folder once: the reservations by their files' names. It
-// goes on past a file it can not read.
+// goes on past a file it cannot read.
 func held(dir string) (map[string]Reservation, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -219,7 +219,7 @@ type cursor struct {
 	text string // empty when there is none
 }
 
-// cursorOf reads the cursor of set n. One that can not be read is none.
+// cursorOf reads the cursor of set n. One that cannot be read is none.
 func (s *store) cursorOf(n int) cursor {
 	path := filepath.Join(s.dir, fmt.Sprint(cursorPrefix, n))
 	b, _ := os.ReadFile(path)

@@ -66,7 +66,7 @@ func Format(c api.SpanContext) string {
 	return "00-" + c.TraceID().String() + "-" + c.SpanID().String() + "-" + c.TraceFlags().String()
 }
 
-// ParseContext reads what Format wrote; the zero SpanContext when it can not.
+// ParseContext reads what Format wrote; the zero SpanContext when it cannot.
 func ParseContext(text string) api.SpanContext {
 	return Parent(func(k string) string {
 		if k == EnvParent {

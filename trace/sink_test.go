@@ -21,8 +21,8 @@ func TestSink(t *testing.T) {
 	}{
 		{"both", Sink{Spool: Spool{Dir: spool, MaxBytes: 1 << 20}, Log: Log{Path: log, Level: "info"}}, 0, true, []string{spool, log}},
 		{"both are off", Sink{Spool: Spool{Dir: filepath.Join(dir, "none")}, Log: Log{Path: filepath.Join(dir, "none"), Level: "off"}}, 0, true, nil},
-		{"the log can not be written", Sink{Spool: Spool{Dir: spool, MaxBytes: 1 << 20}, Log: Log{Path: dir, Level: "info"}}, 1, true, []string{spool}},
-		{"the spool can not be written", Sink{Spool: Spool{Dir: log, MaxBytes: 1 << 20}, Log: Log{Path: log, Level: "info"}}, 1, false, []string{log}},
+		{"the log cannot be written", Sink{Spool: Spool{Dir: spool, MaxBytes: 1 << 20}, Log: Log{Path: dir, Level: "info"}}, 1, true, []string{spool}},
+		{"the spool cannot be written", Sink{Spool: Spool{Dir: log, MaxBytes: 1 << 20}, Log: Log{Path: log, Level: "info"}}, 1, false, []string{log}},
 		{"neither can be written, which is one loss", Sink{Spool: Spool{Dir: log, MaxBytes: 1 << 20}, Log: Log{Path: dir, Level: "info"}}, 1, false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -69,7 +69,7 @@ type Record struct {
 	Told     bool   // spool and log have ADD
 	Deleting string // traceparent of the DEL that began; empty when none did
 	Size     int64  // bytes
-	Damaged  bool   // a line before the last can not be read
+	Damaged  bool   // a line before the last cannot be read
 
 	good   int64    // end of the last good line
 	unread [][]byte // lines of begin and end, read only when they are asked for
@@ -119,7 +119,7 @@ func (d Dir) File(a delegates.Attachment) string {
 // maxName is the longest file name in bytes (NAME_MAX).
 const maxName = 255
 
-// short is the name itself, or a hash where a file name can not be as long. A
+// short is the name itself, or a hash where a file name cannot be as long. A
 // hash holds no colon and no network's name starts with one.
 func short(name string) string {
 	if len(name) <= maxName {
@@ -141,7 +141,7 @@ func (d Dir) Read(a delegates.Attachment) (Record, error) {
 	return Replay(b), nil
 }
 
-// BootID is this boot of the kernel (random(4)); empty where it can not be read.
+// BootID is this boot of the kernel (random(4)); empty where it cannot be read.
 func BootID() string {
 	b, _ := readFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
@@ -170,7 +170,7 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-// Replay reads a journal's bytes. A line that can not be read is passed over;
+// Replay reads a journal's bytes. A line that cannot be read is passed over;
 // without an intent the record is Unreadable.
 func Replay(b []byte) Record {
 	r := Record{State: Unreadable, Size: int64(len(b))}

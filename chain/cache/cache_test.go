@@ -474,7 +474,7 @@ func opened(t *testing.T, dir string) func() int {
 	}
 }
 
-// TestSyncFails: a folder that is gone can not be synced, and no plugin may run.
+// TestSyncFails: a folder that is gone cannot be synced, and no plugin may run.
 func TestSyncFails(t *testing.T) {
 	d, j := begin(t)
 	folder := filepath.Dir(d.File(web))

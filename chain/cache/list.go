@@ -17,7 +17,7 @@ type Stored struct {
 }
 
 // List is every record, read one after the other. One that ends meanwhile is
-// left out; one that can not be read is Unreadable, its attachment told by its
+// left out; one that cannot be read is Unreadable, its attachment told by its
 // file's name. A folder that is not there holds none.
 func (d Dir) List() (all []Stored, err error) {
 	networks, err := os.ReadDir(d.Path)

@@ -12,7 +12,7 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 )
 
-// TestList: every record, what can not be read by its file's name.
+// TestList: every record, what cannot be read by its file's name.
 func TestList(t *testing.T) {
 	d := Dir{Path: filepath.Join(t.TempDir(), "attachments")}
 	if all, err := d.List(); len(all) > 0 || err != nil {

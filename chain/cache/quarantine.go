@@ -9,7 +9,7 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 )
 
-// Quarantine moves what stands in an attachment's place, and can not be read,
+// Quarantine moves what stands in an attachment's place, and cannot be read,
 // out of the way: to <stateDir>/quarantine, with a note why. It returns the
 // path it has there.
 func (d Dir) Quarantine(a delegates.Attachment, why string) (string, error) {

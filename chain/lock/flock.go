@@ -49,7 +49,7 @@ func flockWait(ctx context.Context, fd int, path string) (unlock func(), err err
 		return drop, nil
 	case <-ctx.Done():
 		held := &Held{What: path, PID: flockHolder(fd)}
-		// The kernel can not be told to stop waiting: a lock granted late is given back.
+		// The kernel cannot be told to stop waiting: a lock granted late is given back.
 		go late(got, drop)
 		return nil, held
 	}
@@ -70,7 +70,7 @@ func flock(fd, how int) error {
 	}
 }
 
-// flockHolder is the process that holds the file's flock, 0 when it can not be
+// flockHolder is the process that holds the file's flock, 0 when it cannot be
 // told: one of another pid namespace is not shown to us.
 func flockHolder(fd int) int {
 	var st unix.Stat_t

@@ -105,7 +105,7 @@ func (r *Ranges) queue(ctx context.Context, key string, kind int16, leave func()
 		}
 		return leave, nil
 	case <-ctx.Done():
-		// The kernel can not be told to stop waiting: a lock granted late is given back.
+		// The kernel cannot be told to stop waiting: a lock granted late is given back.
 		go late(got, leave)
 		return nil, &Held{What: key, PID: r.holder(kind, off)}
 	}

@@ -138,7 +138,7 @@ func TestRangesGoWithTheProcess(t *testing.T) {
 	}
 }
 
-// TestRangesGiveALateGrantBack: the kernel can not be told to stop waiting.
+// TestRangesGiveALateGrantBack: the kernel cannot be told to stop waiting.
 func TestRangesGiveALateGrantBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	first := take(t, path, "key").held(t)

@@ -77,10 +77,10 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.S
 }
 
 // locks is the locks of one operation. Where the state directory is missing, or
-// can not be written, a DEL has no record to guard: it goes on without.
+// cannot be written, a DEL has no record to guard: it goes on without.
 type locks struct {
 	state string
-	need  bool // the operation can not do without
+	need  bool // the operation cannot do without
 	file  *lock.Ranges
 }
 

@@ -218,7 +218,7 @@ func (o *operation) finish(failed *types.Error) (code int) {
 	}
 	o.root.End()
 	if o.sink().Write(o.rec) && o.chain != nil && failed == nil {
-		_ = o.chain.Told() // a record that can not be told is told again by its next reader
+		_ = o.chain.Told() // a record that cannot be told is told again by its next reader
 	}
 	return code
 }

@@ -68,13 +68,13 @@ func (c *Conf) check(doc *conflist.Value) {
 		name.Fail("must be an interface name of 1 to 15 bytes without slash, colon, percent sign or white space")
 	}
 	if c.Down && doc.At("ipam").At("type").Text() != "" {
-		doc.At("disableContainerInterface").Fail("can not be set together with ipam")
+		doc.At("disableContainerInterface").Fail("cannot be set together with ipam")
 	}
 	if gw := fmt.Sprintf("%s.%d", c.Bridge, c.VLANs.ID); c.Gateway && c.VLANs.ID != 0 && !veth.ValidName(gw) {
 		name.Fail("must leave room for the gateway's interface " + gw)
 	}
 	if c.Hairpin && c.Promisc {
-		doc.At("promiscMode").Fail("can not be set together with hairpinMode")
+		doc.At("promiscMode").Fail("cannot be set together with hairpinMode")
 	}
 }
 
@@ -104,7 +104,7 @@ func askedMAC(doc *conflist.Value, args conflist.Args) net.HardwareAddr {
 	return mac
 }
 
-// unicast is nil for what an interface can not have.
+// unicast is nil for what an interface cannot have.
 func unicast(text string) net.HardwareAddr {
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {

@@ -70,7 +70,7 @@ func TestParseErrors(t *testing.T) {
 		{`{"mtu":67}`, "", `invalid network configuration: mtu: must be 68 to 65535 bytes, or 0, got 67`},
 		{`{"mtu":"1400"}`, "", `invalid network configuration: mtu: must be a whole number, got "1400"`},
 		{`{"isGateway":"yes"}`, "", `invalid network configuration: isGateway: must be a boolean, got "yes"`},
-		{`{"hairpinMode":true,"promiscMode":true}`, "", `invalid network configuration: promiscMode: can not be set together with hairpinMode, got true`},
+		{`{"hairpinMode":true,"promiscMode":true}`, "", `invalid network configuration: promiscMode: cannot be set together with hairpinMode, got true`},
 		{`{"dns":{"search":"a"}}`, "", `invalid network configuration: dns.search: must be an array, got "a"`},
 		{`{"runtimeConfig":{"mac":"01:00:00:00:00:00"}}`, "", `invalid network configuration: runtimeConfig.mac: must be a unicast MAC of 6 bytes, got "01:00:00:00:00:00"`},
 		{`{"args":{"cni":{"mac":"x"}}}`, "", `invalid network configuration: args.cni.mac: must be a unicast MAC of 6 bytes, got "x"`},
@@ -85,7 +85,7 @@ func TestParseErrors(t *testing.T) {
 		{`{"vlanTrunk":[{"minID":6,"maxID":5}]}`, "", `invalid network configuration: vlanTrunk[0].minID: must not be greater than maxID 5, got 6`},
 		{`{"vlanTrunk":[5]}`, "", `invalid network configuration: vlanTrunk[0]: must be an object, got 5`},
 		{`{"preserveDefaultVlan":1}`, "", `invalid network configuration: preserveDefaultVlan: must be a boolean, got 1`},
-		{`{"disableContainerInterface":true,"ipam":{"type":"host-local"}}`, "", `invalid network configuration: disableContainerInterface: can not be set together with ipam, got true`},
+		{`{"disableContainerInterface":true,"ipam":{"type":"host-local"}}`, "", `invalid network configuration: disableContainerInterface: cannot be set together with ipam, got true`},
 		{`{"tracewire":{"removeBridge":"yes"}}`, "", `invalid network configuration: tracewire.removeBridge: must be a boolean, got "yes"`},
 	} {
 		t.Run(strings.Trim(tt.conf, "{}")+tt.args, func(t *testing.T) {

@@ -137,7 +137,7 @@ func (w *wiring) ensureAddress(at veth.Link, gw netip.Prefix, all []netip.Prefix
 	return w.Host.SetMAC(at.Index, at.MAC)
 }
 
-// clear takes the addresses from the bridge that a gateway can not stand
+// clear takes the addresses from the bridge that a gateway cannot stand
 // beside: any other IPv4 address, and an IPv6 one whose subnet overlaps.
 func (w *wiring) clear(at veth.Link, gw netip.Prefix, all []netip.Prefix) error {
 	have, err := w.Host.Addresses(at.Index)

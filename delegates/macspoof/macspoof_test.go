@@ -229,6 +229,6 @@ func TestNoBridgeFamily(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if err := k.Remove(t.Context(), false); err != nil {
-		t.Errorf("what can not be there: %v", err)
+		t.Errorf("what cannot be there: %v", err)
 	}
 }

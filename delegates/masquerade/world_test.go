@@ -65,7 +65,7 @@ func prefixes(texts ...string) (out []netip.Prefix) {
 	return out
 }
 
-// must ends a test that can not be set up.
+// must ends a test that cannot be set up.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
 	for _, err := range errs {

@@ -54,7 +54,7 @@ func (c *Conn) Cookie() uint64 {
 	return v
 }
 
-// ErrAnswer marks an answer of the kernel that can not be used.
+// ErrAnswer marks an answer of the kernel that cannot be used.
 var ErrAnswer = errors.New("netlink receive")
 
 // Order is the byte order of everything the kernel itself counts.

@@ -76,7 +76,7 @@ func (c *Conn) look(o Object) ([]byte, error) {
 
 // Generation is a number that every transaction in the network namespace
 // changes. A Transaction may depend on it. 0, which a kernel before Linux 4.12
-// may have, means that it can not.
+// may have, means that it cannot.
 func (c *Conn) Generation() (g uint32, err error) {
 	var m netlink.Batch
 	add(&m, "", unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC)

@@ -180,9 +180,11 @@ func (k *Check) route(index int, want Route, have []Installed) {
 		if r.Index == index && r.Gateway == want.Gateway && fits(r.Priority, want.Priority) && fits(r.MTU, want.MTU) && fits(r.AdvMSS, want.AdvMSS) {
 			return
 		}
-		found = fmt.Sprintf("via %s, interface %d, metric %d, mtu %d, advmss %d, table %d", r.Gateway, r.Index, r.Priority, r.MTU, r.AdvMSS, r.Table)
+		if found = r.String(); r.Index != index {
+			found += fmt.Sprintf(" by interface %d", r.Index)
+		}
 	}
-	k.Find("route", fmt.Sprintf("%s via %s, metric %d, mtu %d, advmss %d", want.Dst, want.Gateway, want.Priority, want.MTU, want.AdvMSS), found)
+	k.Find("route", want.String(), found)
 }
 
 // fits tells whether the kernel's value is what was asked for; 0 asked for nothing.

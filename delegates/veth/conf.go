@@ -23,7 +23,7 @@ func MTU(v *conflist.Value) (mtu int) {
 const minMTU6 = 1280
 
 // FitsMTU is an error when a result has an address that an interface of that
-// MTU can not have.
+// MTU cannot have.
 func FitsMTU(mtu int, r *types100.Result) error {
 	for _, ip := range r.IPs {
 		if ip.Address.IP.To4() == nil && mtu != 0 && mtu < minMTU6 {

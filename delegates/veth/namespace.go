@@ -110,7 +110,7 @@ const ownPath = "/proc/thread-self/ns/net"
 
 // Do runs do in the namespace, on the calling goroutine: a goroutine of its
 // own, as pkg/ns of the reference plugins has, costs a thread each time. do
-// starts no goroutine. A thread that can not come back is never used again.
+// starts no goroutine. A thread that cannot come back is never used again.
 func (p *Namespace) Do(do func() error) (err error) {
 	runtime.LockOSThread()
 	back, err := unix.Open(ownPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)

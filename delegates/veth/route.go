@@ -2,6 +2,7 @@ package veth
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,23 @@ type Route struct {
 	Priority int        // metric
 	Table    int        // 0 for main
 	Scope    *int       // rtnetlink's number; nil for universe, or link without a gateway
+}
+
+// String is the route as ip-route(8) writes it, what is zero left out.
+func (r Route) String() string {
+	text := r.Dst.String()
+	if r.Gateway.IsValid() {
+		text += " via " + r.Gateway.String()
+	}
+	for _, part := range []struct {
+		name string
+		n    int
+	}{{"metric", r.Priority}, {"mtu", r.MTU}, {"advmss", r.AdvMSS}, {"table", r.Table}} {
+		if part.n != 0 && (part.name != "table" || part.n != unix.RT_TABLE_MAIN) {
+			text += fmt.Sprintf(" %s %d", part.name, part.n)
+		}
+	}
+	return text
 }
 
 // AddRoutes adds routes through an interface, in one send. One that is there

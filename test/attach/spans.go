@@ -18,7 +18,7 @@ func (n *Node) Operations() (ops []read.Operation, err error) {
 		return true
 	})
 	if err == nil && torn > 0 {
-		err = fmt.Errorf("%d lines of the spool can not be read", torn)
+		err = fmt.Errorf("%d lines of the spool cannot be read", torn)
 	}
 	return ops, err
 }

@@ -38,7 +38,7 @@ type input struct {
 	refused bool
 	// another tells that a DEL with it is of another attachment.
 	another bool
-	// lost tells that the state folder can not be read: DEL does what it can
+	// lost tells that the state folder cannot be read: DEL does what it can
 	// without the record.
 	lost bool
 }
@@ -228,7 +228,7 @@ func TestBadPrevResult(t *testing.T) {
 }
 
 // needSandbox skips a test in which the plugin writes to its default folders:
-// where its configuration can not be read there are no others.
+// where its configuration cannot be read there are no others.
 func needSandbox(t *testing.T) {
 	t.Helper()
 	if os.Getenv("TRACEWIRE_SANDBOX") != "1" {

@@ -101,7 +101,7 @@ func trace(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.At
 }
 
 // messages is rtnetlink's requests by number (linux/rtnetlink.h), which is all
-// that strace prints of a socket that it can not place.
+// that strace prints of a socket that it cannot place.
 var messages = map[string]string{
 	"0x10": "RTM_NEWLINK", "0x11": "RTM_DELLINK", "0x12": "RTM_GETLINK", "0x13": "RTM_SETLINK",
 	"0x14": "RTM_NEWADDR", "0x15": "RTM_DELADDR", "0x16": "RTM_GETADDR",

@@ -149,7 +149,7 @@ func TestOddArgs(t *testing.T) {
 	}
 }
 
-// TestTelemetryThatFails: where spool and log can not be written, all is as if
+// TestTelemetryThatFails: where spool and log cannot be written, all is as if
 // they were turned off (moby/buildkit#6912).
 func TestTelemetryThatFails(t *testing.T) {
 	needSandbox(t)

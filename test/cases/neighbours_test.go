@@ -170,7 +170,7 @@ func TestNoWaitForDAD(t *testing.T) {
 	}
 	for where, address := range map[string]string{"pod1": "fd77::2", "host": "fd77::1"} {
 		err := n.In(where, func() error {
-			l, err := net.Listen("tcp", net.JoinHostPort(address, "80")) // a tentative address can not be bound
+			l, err := net.Listen("tcp", net.JoinHostPort(address, "80")) // a tentative address cannot be bound
 			if err != nil {
 				return err
 			}

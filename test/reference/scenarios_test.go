@@ -121,7 +121,7 @@ var scenarios = []scenario{
 		play: macByArgs, want: []string{"ADD ok", "mac 02:00:00:00:00:05"},
 	},
 	{
-		name: "ADD whose result libcni can not keep, then DEL", keys: iptables, needs: rules,
+		name: "ADD whose result libcni cannot keep, then DEL", keys: iptables, needs: rules,
 		play: cacheFails, want: []string{"ADD fails", "DEL ok", "left: nothing"},
 	},
 	{
