@@ -96,11 +96,33 @@ func (w *wiring) ensureMACSpoof(ctx context.Context) error {
 
 // createVeth makes the pair as a port of the bridge.
 func (w *wiring) createVeth(ctx context.Context) error {
+	if err := w.ownMAC(); err != nil {
+		return err
+	}
 	if err := w.Make(ctx, w.Conf.MTU, w.bridge.Index, &veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated}); err != nil {
 		return err
 	}
 	drop, add := w.Conf.VLANs.ofPort()
 	return w.Host.SetVLANs(w.HostIndex, drop, add)
+}
+
+// ownMAC plans another MAC for the pod where the bridge has a station of the
+// one that follows from the address: another network's pod, whose addresses overlap.
+func (w *wiring) ownMAC() error {
+	pod := w.Result.Interfaces[atPod]
+	own := veth.PodMAC(w.Call.String(), nil)
+	if w.Conf.MAC != nil || pod.Mac == own.String() {
+		return nil
+	}
+	planned, err := net.ParseMAC(pod.Mac)
+	if err != nil {
+		return err
+	}
+	if used, err := w.Host.Learned(w.bridge.Index, planned); err != nil || !used {
+		return err
+	}
+	pod.Mac = own.String()
+	return w.Call.Journal.Plan(w.Result)
 }
 
 // lease asks IPAM now that the interface exists, and plans anew.

@@ -1,6 +1,8 @@
 package veth
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +25,25 @@ func (c *Conn) Ports(bridge int) (out []Link, err error) {
 	})
 	return out, err
 }
+
+// Learned tells whether a bridge's forwarding table has a MAC (bridge(8),
+// "fdb"): another station on it uses that one, or did within five minutes.
+func (c *Conn) Learned(bridge int, mac net.HardwareAddr) (bool, error) {
+	var m batch
+	m.Add("look up "+mac.String(), unix.RTM_GETNEIGH, 0)
+	m.Raw(append([]byte{unix.AF_BRIDGE}, make([]byte, sizeofNdMsg-1)...)...)
+	m.Attr(unix.NDA_LLADDR, mac)
+	m.U32(unix.NDA_MASTER, uint32(bridge))
+	m.End()
+	_, err := c.Ask(&m.Batch)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// sizeofNdMsg is the size of struct ndmsg (linux/neighbour.h).
+const sizeofNdMsg = 12
 
 // Addresses lists the addresses of an interface.
 func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
