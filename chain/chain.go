@@ -68,7 +68,6 @@ type Chain struct {
 	Accept func(*types100.Result) error
 
 	journal *cache.Journal // nil until there is a record
-	shared  bool           // the network's lock is held
 	barren  bool           // IPAM failed before it made anything
 }
 
@@ -217,15 +216,9 @@ func (c *Chain) commit(r *types100.Result) error {
 // record is there already, so the last DEL, which holds the lock alone, either
 // sees it or is through with what it removes.
 func (c *Chain) share(ctx context.Context, network string) (unlock func(), err error) {
-	if c.shared {
-		return func() {}, nil // the step holds it already
-	}
-	leave, err := c.Network(ctx, network, true)
-	if err != nil {
+	if unlock, err = c.Network(ctx, network, true); err != nil {
 		return nil, err
 	}
-	c.shared = true
-	unlock = func() { c.shared = false; leave() }
 	if err := c.Records.Mark(network); err != nil {
 		unlock()
 		return nil, err

@@ -110,6 +110,9 @@ func (c *Chain) last(ctx context.Context, s Steps, network string) error {
 	if s.Last == nil || !s.Shares && !c.Records.Marked(network) {
 		return nil
 	}
+	if !c.Records.Empty(network) { // whoever goes last will see to it
+		return nil
+	}
 	unlock, err := c.Network(ctx, network, false)
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
 func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
 	path := d.File(in.Attachment)
 	fd, err := unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
-	if errors.Is(err, unix.ENOENT) {
+	for try := 0; errors.Is(err, unix.ENOENT) && try < 100; try++ { // the network's last DEL may remove the folder again
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, err
 		}

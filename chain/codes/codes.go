@@ -85,6 +85,7 @@ var Reasons = []Reason{
 	{"bridge.missing", "the bridge is gone", true},
 	{"address.missing", "the pod's interface lacks an address", true},
 	{"route", "the pod lacks a route, or has it otherwise", true},
+	{"masquerade.missing", "a rule that gives the pod's packets the host's address is gone", true},
 	{"ipam.reservation", "an address is not reserved for the attachment", true},
 }
 

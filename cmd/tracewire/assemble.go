@@ -33,14 +33,14 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 		Start:   o.start,
 		Lock:    l.attachment,
 		Network: l.network,
-		Build:   func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns) },
+		Build:   func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns, l) },
 		Alive:   alive,
 		Accept:  o.accept,
 	}
 }
 
 // steps reads the configuration of each step.
-func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.Steps, error) {
+func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks) (chain.Steps, error) {
 	doc, net := o.doc, o.net
 	if !bytes.Equal(conf, o.stdin) { // a record's
 		doc = conflist.Read(conf)
@@ -67,6 +67,9 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace) (chain.S
 		keys := bridge.Parse(doc, pairs)
 		masq = masquerade.Parse(doc, net.Name, keys.Bridge, ranges)
 		br := bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait}
+		br.Hold = func(ctx context.Context, shared bool) (func(), error) {
+			return l.network(ctx, "bridge "+keys.Bridge, shared)
+		}
 		s.Name, s.Main, s.Shares, leave = "bridge", br, keys.RemoveBridge, br.Leave
 	}
 	s.Shares = s.Shares || masq.Shared()

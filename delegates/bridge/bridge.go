@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -23,6 +24,11 @@ var ErrConflict = errors.New("bridge conflict")
 // portPatience bounds the wait for the bridge's port to forward.
 const portPatience = 3 * time.Second
 
+// bridgePatience bounds the wait for the bridge itself, which is up as soon as
+// the kernel's worker has heard of its first port: packets of the host's own
+// are lost before.
+const bridgePatience = time.Second
+
 // Bridge is the delegates.Delegate of mode bridge.
 type Bridge struct {
 	Conf       Conf
@@ -30,6 +36,9 @@ type Bridge struct {
 	Namespace  *veth.Namespace // the pod's; nil on DEL
 	Boot       string          // boot id
 	Wait       bool            // DEL waits for the kernel's last word
+	// Hold takes the bridge's lock, which all networks on it share: while an ADD
+	// holds it, shared, no DEL, which holds it alone, removes the bridge.
+	Hold func(ctx context.Context, shared bool) (unlock func(), err error)
 }
 
 // wiring is what the phases of one ADD hand on.
@@ -37,6 +46,10 @@ type wiring struct {
 	Bridge
 	veth.Wire
 	bridge veth.Link
+	unlock func() // the bridge's lock, held until it has the pod's port
+
+	gateway int            // index of the interface that has the gateway's addresses
+	fresh   []netip.Prefix // those that this ADD added
 }
 
 // Add implements delegates.Delegate.
@@ -50,16 +63,13 @@ func (b Bridge) Add(ctx context.Context, c delegates.Call) (*types100.Result, er
 	if w.Result, err = plan(b.Conf, c); err != nil {
 		return nil, err
 	}
-	if b.Conf.RemoveBridge { // no last DEL takes it away meanwhile
-		unlock, err := c.Shared(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-	}
 	if err := c.Journal.Plan(w.Result); err != nil {
 		return nil, err
 	}
+	if w.unlock, err = b.Hold(ctx, true); err != nil {
+		return nil, err
+	}
+	defer func() { w.unlock() }()
 	if err := trace.Rows(ctx, c.Watcher(), w.phases()...); err != nil {
 		return nil, err
 	}
@@ -102,6 +112,8 @@ func (w *wiring) createVeth(ctx context.Context) error {
 	if err := w.Make(ctx, w.Conf.MTU, w.bridge.Index, &veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated}); err != nil {
 		return err
 	}
+	w.unlock()
+	w.unlock = func() {}
 	drop, add := w.Conf.VLANs.ofPort()
 	return w.Host.SetVLANs(w.HostIndex, drop, add)
 }
@@ -123,6 +135,13 @@ func (w *wiring) ownMAC() error {
 	}
 	pod.Mac = own.String()
 	return w.Call.Journal.Plan(w.Result)
+}
+
+// known tells that a neighbour entry which outlived the pod's predecessor is
+// right: the MAC follows from the only address.
+func (w *wiring) known() bool {
+	own := veth.Prefixes(w.Result.IPs)
+	return len(own) == 1 && w.Result.Interfaces[atPod].Mac == veth.PodMAC(w.Call.String(), own).String()
 }
 
 // lease asks IPAM now that the interface exists, and plans anew.
@@ -152,12 +171,11 @@ func (w *wiring) addRoutes(context.Context) error {
 // result with what the kernel says: MACs and MTUs. The pod's end comes last: it
 // announces its addresses once the port forwards.
 func (w *wiring) verify(ctx context.Context) error {
-	bridge, err := w.Host.LinkByIndex(w.bridge.Index)
-	if err != nil {
-		return fmt.Errorf("verify %s: %w", w.Conf.Bridge, err)
-	}
 	settle := func() (veth.Link, error) { return w.Host.WaitPort(ctx, w.HostIndex, portPatience) }
-	verify := w.Announce
+	verify := w.Verify
+	if !w.known() {
+		verify = w.Announce
+	}
 	if w.Conf.Down {
 		settle = func() (veth.Link, error) { return w.Host.LinkByIndex(w.HostIndex) }
 		verify = w.VerifyDown
@@ -165,6 +183,16 @@ func (w *wiring) verify(ctx context.Context) error {
 	host, err := settle()
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
+	}
+	bridge, err := w.Host.WaitUp(ctx, w.bridge.Index, bridgePatience, w.Conf.Down || !host.Forwards())
+	if err != nil {
+		return fmt.Errorf("verify %s: %w", w.Conf.Bridge, err)
+	}
+	if err := w.Host.WaitLocal(ctx, w.gateway, w.fresh...); err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	if w.Conf.MTU != 0 && bridge.MTU != w.Conf.MTU { // two first ADDs at once
+		return w.otherMTU(bridge)
 	}
 	if host.Master != bridge.Index {
 		return fmt.Errorf("%w: %s is a port of interface %d, expected %d", veth.ErrNotReady, host.Name, host.Master, bridge.Index)

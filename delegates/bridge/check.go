@@ -12,7 +12,7 @@ import (
 
 // Check implements delegates.Delegate. What differs is a delegates.Findings;
 // another error tells that it could not look.
-func (b Bridge) Check(_ context.Context, c delegates.Call) error {
+func (b Bridge) Check(ctx context.Context, c delegates.Call) error {
 	host, err := veth.Dial()
 	if err != nil {
 		return err
@@ -23,6 +23,11 @@ func (b Bridge) Check(_ context.Context, c delegates.Call) error {
 	if err != nil {
 		return err
 	}
+	rules, err := b.Masquerade.Check(ctx, c)
+	if err != nil {
+		return err
+	}
+	k.Findings = append(k.Findings, rules...)
 	return k.Result()
 }
 

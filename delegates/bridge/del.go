@@ -14,9 +14,14 @@ func (b Bridge) Del(ctx context.Context, c delegates.Call) error {
 	rows := []trace.Row{{Name: "veth.delete", Do: func(ctx context.Context) error {
 		return veth.Del(ctx, c, b.Conf.Bridge, b.Wait)
 	}}}
-	if b.Conf.MACSpoof {
+	if b.Conf.MACSpoof || !c.Made.Known {
 		rows = append(rows, trace.Row{Name: "macspoof.delete", Do: func(ctx context.Context) error {
-			return macspoof.Check{ContainerID: c.ContainerID, IfName: c.IfName}.Remove(ctx, b.Wait)
+			err := macspoof.Check{ContainerID: c.ContainerID, IfName: c.IfName}.Remove(ctx, b.Wait)
+			if err != nil && !b.Conf.MACSpoof { // only in case that the list lost it since
+				trace.Warn(ctx, "cannot look for macspoofchk's rules", trace.KeyError.String(err.Error()))
+				return nil
+			}
+			return err
 		}})
 	}
 	return trace.All(ctx, c.Watcher(), append(rows, b.Masquerade.Delete(c, b.Wait)...)...)
@@ -29,6 +34,11 @@ func (b Bridge) Leave(ctx context.Context) error {
 	if !b.Conf.RemoveBridge {
 		return nil
 	}
+	unlock, err := b.Hold(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	host, err := veth.Dial()
 	if err != nil {
 		return err

@@ -28,6 +28,9 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	if err := w.suits(); err != nil {
 		return err
 	}
+	if err := w.finish(ctx); err != nil {
+		return err
+	}
 	veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
 	var flags uint32
 	if !w.bridge.Up {
@@ -47,17 +50,28 @@ const bridgeAlias = "tracewire bridge"
 
 func (w *wiring) makeBridge(name string) error {
 	err := w.Host.CreateBridge(veth.NewBridge{Name: name, MAC: veth.BridgeMAC(name, w.Boot), MTU: w.Conf.MTU, VLANs: w.Conf.VLANs.any()})
-	made := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if w.bridge, err = w.Host.LinkByName(name); err != nil || !made {
-		return err
+	w.bridge, err = w.Host.LinkByName(name)
+	return err
+}
+
+// finish gives a bridge that we made, in this ADD or in one that was killed,
+// what it could not be made with; the mark comes last.
+func (w *wiring) finish(ctx context.Context) error {
+	if w.bridge.Alias != "" || w.bridge.MAC.String() != veth.BridgeMAC(w.bridge.Name, w.Boot).String() {
+		return nil
 	}
-	if err := w.Host.Mark(w.bridge.Index, bridgeAlias, nil); err != nil || w.Conf.MTU == 0 {
-		return err
+	if !w.Conf.DAD { // it forwards a packet to a new neighbour from its link-local address
+		veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_dad", Value: "0"})
 	}
-	return w.pinMTU()
+	if w.Conf.MTU != 0 {
+		if err := w.pinMTU(); err != nil {
+			return err
+		}
+	}
+	return w.Host.Mark(w.bridge.Index, bridgeAlias, nil)
 }
 
 // pinMTU sets the bridge's MTU to another value and back: one that was given as
@@ -82,7 +96,11 @@ func (w *wiring) suits() error {
 	case !b.Carrier:
 		return w.Host.SetMTU(b.Index, w.Conf.MTU)
 	}
-	return fmt.Errorf("%w: %s has MTU %d and pods on it, the configuration has mtu %d", ErrConflict, w.Conf.Bridge, b.MTU, w.Conf.MTU)
+	return w.otherMTU(b)
+}
+
+func (w *wiring) otherMTU(b veth.Link) error {
+	return fmt.Errorf("%w: %s has MTU %d and pods on it, the configuration has mtu %d", ErrConflict, b.Name, b.MTU, w.Conf.MTU)
 }
 
 func kindOf(l veth.Link) string {
@@ -133,6 +151,7 @@ func (w *wiring) ensureAddress(at veth.Link, gw netip.Prefix, all []netip.Prefix
 	if err := w.Host.AddAddresses(at.Index, veth.Addressing{}, gw); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
+	w.gateway, w.fresh = at.Index, append(w.fresh, gw)
 	// A MAC that follows the ports would make the pods' neighbour entries wrong.
 	return w.Host.SetMAC(at.Index, at.MAC)
 }

@@ -152,6 +152,26 @@ func (c Chains) remove(ctx context.Context, f family, own []netip.Prefix) error 
 	return f.restore(ctx, append(lines, gone...))
 }
 
+// Missing is the addresses from which no rule leads to the chain.
+func (c Chains) Missing(ctx context.Context, addresses []netip.Prefix) (missing []netip.Prefix, err error) {
+	for _, f := range families {
+		own := f.of(addresses)
+		if len(own) == 0 {
+			continue
+		}
+		rules, err := f.list(ctx, "POSTROUTING")
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range own {
+			if len(c.leading(rules, []netip.Prefix{a})) == 0 {
+				missing = append(missing, a)
+			}
+		}
+	}
+	return missing, nil
+}
+
 // leading is those of POSTROUTING's rules that lead to the chain from one of
 // the addresses, or from its subnet, as the reference had it long ago; from any
 // where none is given.

@@ -64,9 +64,16 @@ func (p Policy) Row(c delegates.Call, r *types100.Result) []trace.Row {
 func (p Policy) Delete(c delegates.Call, wait bool) []trace.Row {
 	var do func(context.Context) error
 	switch {
-	case !p.On:
 	case !c.Made.Known:
-		do = func(ctx context.Context) error { return chains(c).RemoveReference(ctx, addresses(c.Before), wait) }
+		do = func(ctx context.Context) error {
+			err := chains(c).RemoveReference(ctx, addresses(c.Before), wait)
+			if err != nil && !p.On { // only in case that the list lost its ipMasq since
+				trace.Warn(ctx, "cannot look for masquerade rules of the reference plugins", trace.KeyError.String(err.Error()))
+				return nil
+			}
+			return err
+		}
+	case !p.On:
 	case p.Iptables:
 		do = func(ctx context.Context) error { return chains(c).Remove(ctx, addresses(c.Made.Result)) }
 	case len(p.Rules.Ranges) == 0:
@@ -76,6 +83,23 @@ func (p Policy) Delete(c delegates.Call, wait bool) []trace.Row {
 		return nil
 	}
 	return []trace.Row{{Name: "masquerade.delete", Do: do}}
+}
+
+// Check finds the rules that ADD made and that are gone. One without a record
+// may be one that the reference plugins made, and is not looked at.
+func (p Policy) Check(ctx context.Context, c delegates.Call) (found delegates.Findings, err error) {
+	if !p.On || !c.Made.Known {
+		return nil, nil
+	}
+	missing := p.Rules.Missing
+	if p.Iptables {
+		missing = func(own []netip.Prefix) ([]netip.Prefix, error) { return chains(c).Missing(ctx, own) }
+	}
+	gone, err := missing(addresses(c.Made.Result))
+	for _, subnet := range gone {
+		found = append(found, delegates.Finding{Code: "masquerade.missing", Expected: "masquerade for " + subnet.String(), Found: "none"})
+	}
+	return found, err
 }
 
 func chains(c delegates.Call) Chains {

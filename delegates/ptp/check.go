@@ -12,7 +12,7 @@ import (
 
 // Check implements delegates.Delegate. What differs is a delegates.Findings;
 // another error tells that it could not look.
-func (p PTP) Check(_ context.Context, c delegates.Call) error {
+func (p PTP) Check(ctx context.Context, c delegates.Call) error {
 	host, err := veth.Dial()
 	if err != nil {
 		return err
@@ -22,6 +22,11 @@ func (p PTP) Check(_ context.Context, c delegates.Call) error {
 	if err := k.Look("", func(end veth.Link, made *types100.Result) error { return gateway(k, end, made) }); err != nil {
 		return err
 	}
+	rules, err := p.Masquerade.Check(ctx, c)
+	if err != nil {
+		return err
+	}
+	k.Findings = append(k.Findings, rules...)
 	return k.Result()
 }
 

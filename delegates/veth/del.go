@@ -33,7 +33,38 @@ func Del(ctx context.Context, c delegates.Call, bridge string, wait bool) error 
 		}
 		errs = append(errs, err)
 	}
+	if !c.Made.Known && c.Before == nil {
+		errs = append(errs, strange(ctx, host, c, bridge, wait))
+	}
 	return errors.Join(errs...)
+}
+
+// strange removes what the reference plugins made, of which neither record nor
+// prevResult tells: the interface of that name in CNI_NETNS. It has to be one
+// end of a pair that nobody has marked, the other one a port of the bridge
+// where there is one. A namespace that cannot be opened has none.
+func strange(ctx context.Context, host *Conn, c delegates.Call, bridge string, wait bool) error {
+	pod, err := Open(c.NetNS)
+	if err != nil {
+		return nil //nolint:nilerr // it is gone, or is none
+	}
+	defer pod.Close()
+	l, err := pod.Conn().LinkByName(c.IfName)
+	if pod.Own || err != nil || l.Kind != "veth" || l.Peer == 0 {
+		return nil //nolint:nilerr // nothing that could be proven
+	}
+	end, err := host.LinkByIndex(l.Peer)
+	if err != nil || end.Kind != "veth" || end.Peer != l.Index || end.Alias != "" {
+		return nil //nolint:nilerr // another's
+	}
+	if bridge != "" {
+		if b, err := host.LinkByName(bridge); err != nil || end.Master != b.Index {
+			return nil //nolint:nilerr // another's
+		}
+	}
+	reaped, err := host.Remove(ctx, end.Index, wait)
+	trace.Set(ctx, trace.KeyInterface.String(end.Name), trace.KeyReaped.Bool(reaped))
+	return err
 }
 
 // candidates is the names that the host end may have: the one the record has,

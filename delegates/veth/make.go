@@ -48,6 +48,9 @@ func (w *Wire) Make(ctx context.Context, mtu, bridge int, port *Port) (err error
 		return err
 	}
 	Soft(ctx, Sysctl{Path: "ipv6/conf/" + name + "/accept_ra", Value: "0"})
+	if bridge == 0 { // the host forwards a packet to its new neighbour from this end's link-local address
+		Soft(ctx, Sysctl{Path: "ipv6/conf/" + name + "/accept_dad", Value: "0"})
+	}
 	w.PodIndex, err = w.Pod.Conn().Index(w.Call.IfName)
 	return err
 }
@@ -157,7 +160,7 @@ func (w *Wire) Up(ctx context.Context, how Addressing) error {
 		if v6 && how.DAD {
 			return pod.WaitDAD(ctx, w.PodIndex, want...)
 		}
-		return nil
+		return pod.WaitLocal(ctx, w.PodIndex, want...)
 	})
 }
 

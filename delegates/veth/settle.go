@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates/netlink"
+	"github.com/tracewire/tracewire/trace"
 )
 
 // forwarding is BR_STATE_FORWARDING; 1 and 2 are what a bridge with spanning
@@ -26,28 +27,56 @@ var ErrPort = errors.New("bridge port does not forward")
 // kernel does some 50 us after the pod's end is up. The Link is the last seen.
 // A port on which spanning tree works is waited for no longer.
 func (c *Conn) WaitPort(ctx context.Context, index int, patience time.Duration) (Link, error) {
+	l, err := c.wait(ctx, unix.AF_BRIDGE, index, patience, Link.settled)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %s, state %d, operational state %d: %w", ErrPort, l.Name, l.Port.State, l.OperState, err)
+	}
+	return l, err
+}
+
+// WaitUp waits until the kernel's worker has turned an interface on that has
+// its carrier (linkwatch), or could not say that it is off (netif_oper_up). One
+// that stays down is told in the span, no more.
+func (c *Conn) WaitUp(ctx context.Context, index int, patience time.Duration, anyhow bool) (Link, error) {
+	l, err := c.wait(ctx, unix.AF_UNSPEC, index, patience, func(l Link) bool { return anyhow || l.OperState == OperUp || l.OperState == operUnknown })
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		trace.Warn(ctx, "interface is not up", trace.KeyInterface.String(l.Name))
+		err = nil
+	}
+	return l, err
+}
+
+// wait looks at an interface until it is as it should be, at each event of the
+// family about it. The Link is the last seen.
+func (c *Conn) wait(ctx context.Context, family byte, index int, patience time.Duration, good func(Link) bool) (Link, error) {
 	l, err := c.LinkByIndex(index)
-	if err != nil || l.settled() {
+	if err != nil || good(l) {
 		return l, err
 	}
 	end := time.Now().Add(patience)
-	heard, err := netlink.Listen(unix.RTMGRP_LINK, unix.RTM_NEWLINK, unix.AF_BRIDGE, index)
+	heard, err := netlink.Listen(unix.RTMGRP_LINK, unix.RTM_NEWLINK, family, index)
 	if err != nil {
 		return l, err
 	}
 	defer heard.Close()
 	for {
-		if l, err = c.LinkByIndex(index); err != nil || l.settled() {
+		if l, err = c.LinkByIndex(index); err != nil || good(l) {
 			return l, err
 		}
 		if _, err := netlink.Readable(ctx, end, heard); err != nil {
-			return l, fmt.Errorf("%w: %s, state %d, operational state %d: %w", ErrPort, l.Name, l.Port.State, l.OperState, err)
+			return l, err
 		}
 		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
 			return l, err
 		}
 	}
 }
+
+// operUnknown is IF_OPER_UNKNOWN (linux/if.h).
+const operUnknown = 0
+
+// Forwards tells that a bridge's port forwards.
+func (l Link) Forwards() bool { return l.Port.State == forwarding }
 
 func (l Link) settled() bool {
 	return l.OperState == OperUp && l.Port.State >= listening && l.Port.State <= forwarding
@@ -91,6 +120,68 @@ func (c *Conn) waitDAD(ctx context.Context, heard *netlink.Conn, index int, a ne
 		}
 	}
 	return nil
+}
+
+// localPatience bounds the wait for an IPv6 address to be at work.
+const localPatience = time.Second
+
+// WaitLocal waits until the kernel's worker has put IPv6 addresses to work, on
+// an interface that is up: it joins their solicited-node groups, then makes
+// their local routes, also without duplicate address detection
+// (addrconf_dad_work); what comes before is dropped. One that is late is told in
+// the span, no more. It is called in the interface's namespace.
+func (c *Conn) WaitLocal(ctx context.Context, index int, addresses ...netip.Prefix) error {
+	for _, a := range addresses {
+		if !a.Addr().Is6() {
+			continue
+		}
+		err := c.waitLocal(ctx, index, a.Addr())
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			trace.Warn(ctx, "address is not at work yet", trace.KeyAddresses.StringSlice([]string{a.String()}))
+			err = nil
+		}
+		if err != nil {
+			return fmt.Errorf("address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+func (c *Conn) waitLocal(ctx context.Context, index int, a netip.Addr) error {
+	if ok, err := c.isLocal(a); err != nil || ok {
+		return err
+	}
+	end := time.Now().Add(localPatience)
+	heard, err := netlink.Listen(rtmgrpIPv6Addr, unix.RTM_NEWADDR, unix.AF_INET6, index)
+	if err != nil {
+		return err
+	}
+	defer heard.Close()
+	for {
+		if ok, err := c.isLocal(a); err != nil || ok {
+			return err
+		}
+		if _, err := netlink.Readable(ctx, end, heard); err != nil {
+			return err
+		}
+		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
+			return err
+		}
+	}
+}
+
+// isLocal tells whether packets to an IPv6 address go no further.
+func (c *Conn) isLocal(a netip.Addr) (bool, error) {
+	var m batch
+	m.Add("look up route to "+a.String(), unix.RTM_GETROUTE, 0)
+	m.Raw(append([]byte{unix.AF_INET6, 128}, make([]byte, unix.SizeofRtMsg-2)...)...)
+	m.Attr(unix.RTA_DST, a.AsSlice())
+	m.End()
+	body, err := c.Ask(&m.Batch)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return false, nil
+	}
+	return len(body) >= unix.SizeofRtMsg && body[7] == unix.RTN_LOCAL, err
 }
 
 // rtmgrpIPv6Addr is RTMGRP_IPV6_IFADDR (linux/rtnetlink.h).

@@ -26,6 +26,7 @@ type reuse struct {
 	gateway        bool
 	address, other string // with prefix length: the pods', and another pod's that goes on living
 	host           string // the bridge's
+	static         bool   // IPAM is executed, after the interface was made
 }
 
 var reuses = []reuse{
@@ -33,6 +34,10 @@ var reuses = []reuse{
 	{name: "v4 without isGateway", address: "10.77.0.9/24", other: "10.77.0.5/24", host: "10.77.0.1/24"},
 	{name: "v6", gateway: true, address: "fd77::9/64", other: "fd77::5/64", host: "fd77::1/64"},
 	{name: "v6 without isGateway", address: "fd77::9/64", other: "fd77::5/64", host: "fd77::1/64"},
+	{name: "v4, executed IPAM", gateway: true, static: true, address: "10.77.0.9/24", other: "10.77.0.5/24", host: "10.77.0.1/24"},
+	{name: "v4, executed IPAM, without isGateway", static: true, address: "10.77.0.9/24", other: "10.77.0.5/24", host: "10.77.0.1/24"},
+	{name: "v6, executed IPAM", gateway: true, static: true, address: "fd77::9/64", other: "fd77::5/64", host: "fd77::1/64"},
+	{name: "v6, executed IPAM, without isGateway", static: true, address: "fd77::9/64", other: "fd77::5/64", host: "fd77::1/64"},
 }
 
 // TestAddressReused: a pod dies and the next gets its address within a second,
@@ -122,6 +127,9 @@ func (r reuse) do(n *attach.Node, plugin, verb, name string) error {
 	}
 	ipam := fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]]}`, n.Dir+"/ipam", subnet)
 	a := attach.Attachment{ContainerID: name, IfName: "eth0", NetNS: n.PodPath(name), Args: [][2]string{{"IgnoreUnknown", "1"}, {"IP", ip.String()}}}
+	if r.static {
+		ipam, a.Args = fmt.Sprintf(`{"type": "static", "addresses": [{"address": %q}]}`, address), nil
+	}
 	stdin := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": %q, "bridge": "tb0", "isGateway": %t, "ipam": %s`, plugin, r.gateway, ipam)
 	if plugin == "tracewire" {
 		stdin += fmt.Sprintf(`, "tracewire": {"stateDir": %q, "log": {"level": "off"}}`, n.Dir+"/state")
