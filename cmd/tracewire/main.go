@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	cni "github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
@@ -48,8 +50,21 @@ func run(start time.Time) int {
 		// Said after the DEL: a path that names our own namespace by now, as one by
 		// a pid that was used again does, must not keep the runtime asking for ever.
 		failed = nil
+	case failed != nil:
+		failed = named(failed)
 	}
 	return o.finish(failed)
+}
+
+// named adds to skel's errors of the environment the variable that is wrong, and
+// what it holds.
+func named(e *types.Error) *types.Error {
+	for part, name := range map[string]string{"interface name": "CNI_IFNAME", "containerID": "CNI_CONTAINERID"} {
+		if e.Code == codes.Environment && strings.Contains(e.Msg, part) {
+			return types.NewError(e.Code, fmt.Sprintf("%s: %s, got %s", name, e.Msg, conflist.Shown(os.Getenv(name))), e.Details)
+		}
+	}
+	return e
 }
 
 // readAll reads the network configuration: bounded in length, and in time for

@@ -103,7 +103,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
 	if len(o.net.Prev) > 0 {
-		return conflist.Invalid("prevResult", o.net.Prev, "must be absent: in mode bridge tracewire is the first plugin of its list")
+		return conflist.Invalid("prevResult", o.net.Prev, "must be absent: tracewire is the first plugin of its list")
 	}
 	ns, err := open(a)
 	if err != nil {
