@@ -229,6 +229,7 @@ func TestReference(t *testing.T) {
 			})
 		}
 		t.Run(plugin+" deletes ours", func(t *testing.T) {
+			need(t, "nft", "iptables", "ip6tables", "iptables-save")
 			netns.Enter(t)
 			pod := netns.New(t)
 			reference(t, "ADD", without, pod)

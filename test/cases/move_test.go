@@ -280,3 +280,46 @@ func TestMoveOnePod(t *testing.T) {
 		}
 	}
 }
+
+// TestDelOfTheReferencesWithoutResult: of a pod that the reference made we have
+// no record, and where libcni has no result either, as before CNI 0.4.0, only
+// its interface and the rules' comments tell of it. The list may have lost
+// ipMasq and macspoofchk since.
+func TestDelOfTheReferencesWithoutResult(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs the program nft: run make test")
+	}
+	const conf = `{"cniVersion": "0.3.1", "name": "net", "type": %q, "bridge": "tb0", "isGateway": true, %s
+		"ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.77.0.0/24"}]]}, "tracewire": {"stateDir": %q, "log": {"level": "off"}}}`
+	const rules = `"ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true,`
+	for name, more := range map[string]string{"same list": rules, "list without rules": ""} {
+		t.Run(name, func(t *testing.T) {
+			n := node(t)
+			ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+			defer cancel()
+			a, other := pod1(t, n), pod1(t, n)
+			if _, err := n.Pod("pod2"); err != nil {
+				t.Fatal(err)
+			}
+			other.ContainerID, other.NetNS = "c2", n.PodPath("pod2")
+			do := func(plugin, verb, more string, a attach.Attachment) {
+				t.Helper()
+				stdin := fmt.Sprintf(conf, plugin, more, n.Dir+"/ipam", n.Dir+"/state")
+				if _, err := n.Run(ctx, plugin, []byte(stdin), n.Environment(verb, a)); err != nil {
+					t.Fatal(describe(err))
+				}
+			}
+			do("bridge", "ADD", rules, a)
+			do("tracewire", "ADD", more, other)
+			do("tracewire", "DEL", more, a)
+			stranger := a
+			stranger.NetNS = other.NetNS // a path that names another pod's namespace by now
+			do("tracewire", "DEL", more, stranger)
+			if err := n.Ping("pod2", "10.77.0.1"); err != nil {
+				t.Errorf("another pod lost its interface: %v", err)
+			}
+			do("tracewire", "DEL", more, other)
+			nothingLeft(t, n)
+		})
+	}
+}
