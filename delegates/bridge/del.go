@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/macspoof"
@@ -52,8 +53,14 @@ func (b Bridge) Leave(ctx context.Context) error {
 		return err
 	}
 	ports, err := host.Ports(l.Index)
-	if err != nil || len(ports) > 0 {
+	gateway := vlanGateway(l.Name, b.Conf)
+	if err != nil || slices.ContainsFunc(ports, func(p veth.Link) bool { return gateway == "" || p.Name != portOf(gateway) }) {
 		return err
+	}
+	for _, p := range ports { // the gateway goes with its port
+		if _, err := host.Remove(ctx, p.Index, b.Wait); err != nil {
+			return err
+		}
 	}
 	_, err = host.Remove(ctx, l.Index, b.Wait)
 	return err

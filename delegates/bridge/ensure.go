@@ -19,16 +19,15 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	name := w.Conf.Bridge
 	trace.Set(ctx, trace.KeyBridge.String(name))
 	w.bridge, err = w.Host.LinkByName(name)
-	if veth.Gone(err) {
-		err = w.makeBridge(name)
+	for try := 0; (veth.Gone(err) || err == nil && w.unfinished()) && try < 10; try++ { // a DEL may remove it again
+		if err = w.makeBridge(ctx, name); err == nil {
+			w.bridge, err = w.Host.LinkByName(name)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if err := w.suits(); err != nil {
-		return err
-	}
-	if err := w.finish(ctx); err != nil {
 		return err
 	}
 	veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_ra", Value: "0"}) // its routes are ours
@@ -48,20 +47,38 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 // bridgeAlias marks a bridge that we made: only such a one is ever removed.
 const bridgeAlias = "tracewire bridge"
 
-func (w *wiring) makeBridge(name string) error {
-	err := w.Host.CreateBridge(veth.NewBridge{Name: name, MAC: veth.BridgeMAC(name, w.Boot), MTU: w.Conf.MTU, VLANs: w.Conf.VLANs.any()})
-	if err != nil && !errors.Is(err, unix.EEXIST) {
+// makeBridge makes the bridge and gives it what it cannot be made with, while
+// no other ADD is about to use it; the mark comes last. It is left to be found,
+// with the lock as it was.
+func (w *wiring) makeBridge(ctx context.Context, name string) (err error) {
+	w.unlock()
+	w.unlock = func() {}
+	alone, err := w.Hold(ctx, false)
+	if err != nil {
 		return err
 	}
-	w.bridge, err = w.Host.LinkByName(name)
+	err = w.makeAlone(ctx, name)
+	alone()
+	if err != nil {
+		return err
+	}
+	unlock, err := w.Hold(ctx, true)
+	if err == nil {
+		w.unlock = unlock
+	}
 	return err
 }
 
-// finish gives a bridge that we made, in this ADD or in one that was killed,
-// what it could not be made with; the mark comes last.
-func (w *wiring) finish(ctx context.Context) error {
-	if w.bridge.Alias != "" || w.bridge.MAC.String() != veth.BridgeMAC(w.bridge.Name, w.Boot).String() {
-		return nil
+func (w *wiring) makeAlone(ctx context.Context, name string) (err error) {
+	w.bridge, err = w.Host.LinkByName(name)
+	if veth.Gone(err) {
+		err = w.Host.CreateBridge(veth.NewBridge{Name: name, MAC: veth.BridgeMAC(name, w.Boot), MTU: w.Conf.MTU, VLANs: w.Conf.VLANs.any()})
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			w.bridge, err = w.Host.LinkByName(name)
+		}
+	}
+	if err != nil || !w.unfinished() {
+		return err
 	}
 	if !w.Conf.DAD { // it forwards a packet to a new neighbour from its link-local address
 		veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + w.bridge.Name + "/accept_dad", Value: "0"})
@@ -72,6 +89,13 @@ func (w *wiring) finish(ctx context.Context) error {
 		}
 	}
 	return w.Host.Mark(w.bridge.Index, bridgeAlias, nil)
+}
+
+// unfinished tells that the bridge is one that we are making, or an ADD that
+// was killed was.
+func (w *wiring) unfinished() bool {
+	b := w.bridge
+	return b.Kind == "bridge" && b.Alias == "" && b.MAC.String() == veth.BridgeMAC(b.Name, w.Boot).String()
 }
 
 // pinMTU sets the bridge's MTU to another value and back: one that was given as

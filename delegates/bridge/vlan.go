@@ -2,10 +2,12 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates/veth"
@@ -94,13 +96,15 @@ func (w *wiring) gatewayOf(ctx context.Context) (veth.Link, error) {
 	if w.Conf.VLANs.ID == 0 {
 		return w.bridge, nil
 	}
-	name := fmt.Sprintf("%s.%d", w.bridge.Name, w.Conf.VLANs.ID)
+	name := vlanGateway(w.bridge.Name, w.Conf)
 	l, err := w.Host.LinkByName(name)
 	if veth.Gone(err) {
-		if err := w.makeGateway(ctx, name); err != nil {
-			return l, fmt.Errorf("%s: %w", name, err)
+		if err = w.makeGateway(name); err == nil || errors.Is(err, unix.EEXIST) {
+			l, err = w.Host.LinkByName(name)
 		}
-		l, err = w.Host.LinkByName(name)
+	}
+	if err == nil && !l.Up { // it is turned on last
+		err = w.finishGateway(ctx, l)
 	}
 	if err != nil {
 		return l, fmt.Errorf("%s: %w", name, err)
@@ -109,20 +113,31 @@ func (w *wiring) gatewayOf(ctx context.Context) (veth.Link, error) {
 	return l, nil
 }
 
-func (w *wiring) makeGateway(ctx context.Context, name string) error {
+// vlanGateway is the name of a VLAN's gateway on a bridge, "" for none.
+func vlanGateway(bridge string, c Conf) string {
+	if !c.Gateway || c.VLANs.ID == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s.%d", bridge, c.VLANs.ID)
+}
+
+// portOf is the port of a gateway's pair.
+func portOf(gateway string) string { return veth.HostNames(gateway)[0] }
+
+func (w *wiring) makeGateway(name string) error {
 	own, err := veth.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return err
 	}
 	defer own.Close()
-	port := veth.HostNames(name)[0]
-	err = w.Host.Create(veth.Pair{
-		Host: port, Pod: name, HostMAC: veth.HostMAC(name), PodMAC: veth.BridgeMAC(name, w.Boot),
+	return w.Host.Create(veth.Pair{
+		Host: portOf(name), Pod: name, HostMAC: veth.HostMAC(name), PodMAC: veth.BridgeMAC(name, w.Boot),
 		MTU: w.bridge.MTU, Bridge: w.bridge.Index, Namespace: own,
 	})
-	if err != nil {
-		return err
-	}
+}
+
+func (w *wiring) finishGateway(ctx context.Context, gateway veth.Link) error {
+	port := portOf(gateway.Name)
 	index, err := w.Host.Index(port)
 	if err != nil {
 		return err
@@ -132,9 +147,5 @@ func (w *wiring) makeGateway(ctx context.Context, name string) error {
 		return err
 	}
 	veth.Soft(ctx, veth.Sysctl{Path: "ipv6/conf/" + port + "/accept_ra", Value: "0"})
-	l, err := w.Host.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return w.Host.SetUp(l.Index)
+	return w.Host.SetUp(gateway.Index)
 }

@@ -3,6 +3,7 @@ package masquerade
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -10,6 +11,9 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
 )
+
+// lookTime bounds the look for rules that are not expected to be there.
+const lookTime = 2 * time.Second
 
 // Policy is what a network's configuration asks for.
 type Policy struct {
@@ -66,8 +70,13 @@ func (p Policy) Delete(c delegates.Call, wait bool) []trace.Row {
 	switch {
 	case !c.Made.Known:
 		do = func(ctx context.Context) error {
+			if !p.On { // only in case that the list lost its ipMasq since
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, lookTime)
+				defer cancel()
+			}
 			err := chains(c).RemoveReference(ctx, addresses(c.Before), wait)
-			if err != nil && !p.On { // only in case that the list lost its ipMasq since
+			if err != nil && !p.On {
 				trace.Warn(ctx, "cannot look for masquerade rules of the reference plugins", trace.KeyError.String(err.Error()))
 				return nil
 			}

@@ -1,9 +1,11 @@
 package veth
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -41,8 +43,8 @@ func Del(ctx context.Context, c delegates.Call, bridge string, wait bool) error 
 
 // strange removes what the reference plugins made, of which neither record nor
 // prevResult tells: the interface of that name in CNI_NETNS. It has to be one
-// end of a pair that nobody has marked, the other one a port of the bridge
-// where there is one. A namespace that cannot be opened has none.
+// end of a pair that is not ours, the other one a port of the bridge, or of none
+// in mode ptp. A namespace that cannot be opened has none.
 func strange(ctx context.Context, host *Conn, c delegates.Call, bridge string, wait bool) error {
 	pod, err := Open(c.NetNS)
 	if err != nil {
@@ -54,13 +56,22 @@ func strange(ctx context.Context, host *Conn, c delegates.Call, bridge string, w
 		return nil //nolint:nilerr // nothing that could be proven
 	}
 	end, err := host.LinkByIndex(l.Peer)
-	if err != nil || end.Kind != "veth" || end.Peer != l.Index || end.Alias != "" {
+	if err != nil || end.Kind != "veth" || end.Peer != l.Index || end.Alias != "" || bytes.HasPrefix(end.MAC, hostMACs) {
 		return nil //nolint:nilerr // another's
 	}
+	if id, err := host.namespaceID(pod); err != nil || id != end.PeerNS { // indexes are a namespace's own
+		return nil //nolint:nilerr // another's
+	}
+	master := 0
 	if bridge != "" {
-		if b, err := host.LinkByName(bridge); err != nil || end.Master != b.Index {
+		b, err := host.LinkByName(bridge)
+		if err != nil {
 			return nil //nolint:nilerr // another's
 		}
+		master = b.Index
+	}
+	if end.Master != master {
+		return nil
 	}
 	reaped, err := host.Remove(ctx, end.Index, wait)
 	trace.Set(ctx, trace.KeyInterface.String(end.Name), trace.KeyReaped.Bool(reaped))
@@ -70,15 +81,16 @@ func strange(ctx context.Context, host *Conn, c delegates.Call, bridge string, w
 // candidates is the names that the host end may have: the one the record has,
 // else prevResult's and the derived ones.
 func candidates(c delegates.Call, bridge string) []string {
+	// The bridge, and a VLAN's gateway on it, are all pods'.
+	shared := func(name string) bool { return bridge != "" && (name == bridge || strings.HasPrefix(name, bridge+".")) }
 	if c.Made.Known {
-		itself := func(name string) bool { return name == bridge }
-		if out := slices.DeleteFunc(onHost(c.Made.Result), itself); len(out) > 0 {
+		if out := slices.DeleteFunc(onHost(c.Made.Result), shared); len(out) > 0 {
 			return out
 		}
 	}
 	n := HostNames(c.String())
 	out := n[:]
-	for _, name := range onHost(c.Before) {
+	for _, name := range slices.DeleteFunc(onHost(c.Before), shared) {
 		if !slices.Contains(out, name) {
 			out = append(out, name)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tracewire/tracewire/delegates"
 )
@@ -33,5 +34,29 @@ func TestOurs(t *testing.T) {
 		if got := ours(tt.link, tt.call); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
+	}
+}
+
+// TestCandidates: what all pods of a network share is none of them.
+func TestCandidates(t *testing.T) {
+	made := &types100.Result{Interfaces: []*types100.Interface{
+		{Name: "br0"}, {Name: "veth1"}, {Name: "eth0", Sandbox: "/run/netns/x"}, {Name: "br0.5"},
+	}}
+	a := delegates.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
+	derived := HostNames(a.String())
+	for _, tt := range []struct {
+		name string
+		call delegates.Call
+		want []string
+	}{
+		{"record", delegates.Call{Attachment: a, Made: delegates.Made{Known: true, Result: made}}, []string{"veth1"}},
+		{"prevResult", delegates.Call{Attachment: a, Before: made}, append(derived[:], "veth1")},
+		{"neither", delegates.Call{Attachment: a}, derived[:]},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, candidates(tt.call, "br0")); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
 	}
 }

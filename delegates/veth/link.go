@@ -17,6 +17,7 @@ type Link struct {
 	MTU       int
 	Master    int // index of the bridge it is a port of, 0 for none
 	Peer      int // index of a veth's other end, in its own namespace
+	PeerNS    int // the host's number for that namespace, -1 where it has none
 	Alias     string
 	Up        bool // administratively
 	Promisc   bool
@@ -89,6 +90,7 @@ func readLink(body []byte) (l Link) {
 	l.Index = int(int32(netlink.Order.Uint32(body[4:])))
 	l.Up, l.Promisc = flags&unix.IFF_UP != 0, flags&unix.IFF_PROMISC != 0
 	l.Carrier = flags&unix.IFF_LOWER_UP != 0
+	l.PeerNS = -1
 	netlink.Walk(body[unix.SizeofIfInfomsg:], func(kind uint16, d []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
@@ -97,6 +99,8 @@ func readLink(body []byte) (l Link) {
 			l.MAC = append(net.HardwareAddr{}, d...)
 		case unix.IFLA_MTU:
 			l.MTU = int(netlink.Order.Uint32(d))
+		case unix.IFLA_LINK_NETNSID:
+			l.PeerNS = int(int32(netlink.Order.Uint32(d)))
 		case unix.IFLA_MASTER:
 			l.Master = int(netlink.Order.Uint32(d))
 		case unix.IFLA_LINK:

@@ -52,6 +52,9 @@ func HostNames(attachment string) [2]string {
 	return [2]string{name("1"), name("2")}
 }
 
+// hostMACs is how all host ends' MACs begin.
+var hostMACs = []byte{0x0a, 0x57}
+
 // HostMAC is the host end's: 0a:57 and four bytes of a hash of the attachment.
 func HostMAC(attachment string) net.HardwareAddr { return mac(0x57, hash(attachment, "host")) }
 

@@ -12,6 +12,8 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
 )
 
 var (
@@ -134,6 +136,26 @@ func (p *Namespace) Do(do func() error) (err error) {
 
 // Conn is an rtnetlink socket in the namespace.
 func (p *Namespace) Conn() *Conn { return p.conn }
+
+// namespaceID is the number that the connection's namespace has for another
+// one, -1 for none (linux/net_namespace.h).
+func (c *Conn) namespaceID(other *Namespace) (int, error) {
+	var m batch
+	m.Add("look up namespace", unix.RTM_GETNSID, 0)
+	m.Raw(0, 0, 0, 0)
+	m.U32(unix.NETNSA_FD, uint32(other.fd))
+	m.End()
+	body, err := c.Ask(&m.Batch)
+	id := -1
+	if len(body) >= 4 {
+		netlink.Walk(body[4:], func(kind uint16, d []byte) {
+			if kind == unix.NETNSA_NSID {
+				id = int(int32(netlink.Order.Uint32(d)))
+			}
+		})
+	}
+	return id, err
+}
 
 // Still tells whether the path still names this namespace: a runtime may have
 // taken the pod away meanwhile.
