@@ -23,9 +23,7 @@ import (
 // ruleset is the tables as nft lists them, in the calling thread's namespace.
 func ruleset(t *testing.T) string {
 	t.Helper()
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs the program nft: run make test")
-	}
+	netns.Need(t, "nft")
 	out, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -50,9 +48,7 @@ func reference(t *testing.T, command, more string, pod ns.NetNS) (k Check) {
 	if dir == "" {
 		t.Skip("needs the program bridge of the reference plugins: run make test")
 	}
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs the program nft: run make test")
-	}
+	netns.Need(t, "nft")
 	cmd := exec.Command(filepath.Join(dir, "bridge"))
 	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + pod.Path(), "CNI_PATH=" + dir, "PATH=" + os.Getenv("PATH")}
 	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"podnet","type":"bridge","bridge":"cni0","ipam":{}` + more + "}")

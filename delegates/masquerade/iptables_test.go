@@ -198,7 +198,7 @@ func TestReference(t *testing.T) {
 		for _, backend := range []string{"iptables", "nftables"} {
 			with := fmt.Sprintf(conf, plugin, `"ipMasq":true,"ipMasqBackend":"`+backend+`",`)
 			t.Run(plugin+" "+backend, func(t *testing.T) {
-				need(t, "nft", "iptables", "ip6tables", "iptables-save")
+				netns.Need(t, "nft", "iptables", "ip6tables", "iptables-save")
 				netns.Enter(t)
 				pod := netns.New(t)
 				rules := func() string {
@@ -229,7 +229,7 @@ func TestReference(t *testing.T) {
 			})
 		}
 		t.Run(plugin+" deletes ours", func(t *testing.T) {
-			need(t, "nft", "iptables", "ip6tables", "iptables-save")
+			netns.Need(t, "nft", "iptables", "ip6tables", "iptables-save")
 			netns.Enter(t)
 			pod := netns.New(t)
 			reference(t, "ADD", without, pod)

@@ -219,7 +219,7 @@ func TestPackets(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			need(t, "nft", "iptables", "ip6tables")
+			netns.Need(t, "nft", "iptables", "ip6tables")
 			w := newWorld(t)
 			for range 2 {
 				must(t, tt.ensure(t.Context()))

@@ -24,7 +24,7 @@ import (
 // program runs one in the calling thread's namespace.
 func program(t testing.TB, name, stdin string, args ...string) string {
 	t.Helper()
-	need(t, name)
+	netns.Need(t, name)
 	cmd := exec.Command(name, args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
@@ -32,16 +32,6 @@ func program(t testing.TB, name, stdin string, args ...string) string {
 		t.Fatalf("%s %v: %v: %s", name, args, err, out)
 	}
 	return string(out)
-}
-
-// need skips a test where one of the programs is missing.
-func need(t testing.TB, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("needs the program %s: run make test", name)
-		}
-	}
 }
 
 // ruleset is the tables as nft lists them, without empty lines.

@@ -20,9 +20,7 @@ import (
 // program runs nft, in the calling thread's namespace.
 func program(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs the program nft: run make test")
-	}
+	netns.Need(t, "nft")
 	cmd := exec.Command("nft", args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()

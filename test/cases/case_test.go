@@ -21,7 +21,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -357,9 +356,7 @@ func (c *story) forget(_ context.Context, _ *testing.T, args []string) error {
 
 // needs skips the case where a program is missing: "needs nft".
 func (c *story) needs(_ context.Context, t *testing.T, args []string) error {
-	if _, err := exec.LookPath(args[0]); err != nil {
-		t.Skip("needs the program " + args[0] + ": run make test")
-	}
+	netns.Need(t, args...)
 	return nil
 }
 

@@ -19,9 +19,7 @@ import (
 // TestInstallWhileADDsRun: make install puts the plugin into place twenty times
 // while pods come and go. None meets a busy or a cut file (calico#8932, cni#763).
 func TestInstallWhileADDsRun(t *testing.T) {
-	if _, err := exec.LookPath("make"); err != nil {
-		t.Skip("needs the program make: run make test")
-	}
+	netns.Need(t, "make")
 	if os.Getenv("TRACEWIRE_BIN") == "" {
 		t.Skip("needs the program tracewire: run make test")
 	}

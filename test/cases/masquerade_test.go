@@ -5,10 +5,10 @@ package cases
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"testing"
 
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // TestMasqueradeWhileTheLastGoes: pods of one network come and go at once, so
@@ -18,9 +18,7 @@ func TestMasqueradeWhileTheLastGoes(t *testing.T) {
 	const pods, rounds = 3, 20
 	for backend, program := range map[string]string{"nftables": "nft", "iptables": "iptables"} {
 		t.Run(backend, func(t *testing.T) {
-			if _, err := exec.LookPath(program); err != nil {
-				t.Skip("needs the program " + program + ": run make test")
-			}
+			netns.Need(t, program)
 			n := node(t)
 			if err := n.Outside("out", []string{"192.0.2.1/24"}, []string{"192.0.2.9/24"}); err != nil {
 				t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // moved is how many pods live on the node that moves.
@@ -33,11 +33,7 @@ type moving struct {
 // lives through it all with a TCP connection from outside (by portmap) and one
 // to the outside (by masquerade).
 func TestMoveLiveNode(t *testing.T) {
-	for _, program := range []string{"nft", "iptables"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("needs the program " + program + ": run make test")
-		}
-	}
+	netns.Need(t, "nft", "iptables")
 	for _, backend := range []string{"nftables", "iptables"} {
 		t.Run(backend, func(t *testing.T) {
 			m := &moving{Node: node(t), backend: backend, talks: map[string]*attach.Conversation{}}
@@ -228,11 +224,7 @@ func (m *moving) only(t *testing.T, pod string) {
 // runtime still has of it, and by which of its keys it was made. The reference
 // leaves rules behind where CNI_NETNS is empty (plugins#810).
 func TestMoveOnePod(t *testing.T) {
-	for _, program := range []string{"nft", "iptables"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("needs the program " + program + ": run make test")
-		}
-	}
+	netns.Need(t, "nft", "iptables")
 	keys := map[string]string{
 		"nftables": `"ipMasq": true, "ipMasqBackend": "nftables"`, "iptables": `"ipMasq": true, "ipMasqBackend": "iptables"`,
 		"no backend named": `"ipMasq": true`, "macspoofchk": `"macspoofchk": true`,
@@ -286,9 +278,7 @@ func TestMoveOnePod(t *testing.T) {
 // its interface and the rules' comments tell of it. The list may have lost
 // ipMasq and macspoofchk since.
 func TestDelOfTheReferencesWithoutResult(t *testing.T) {
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs the program nft: run make test")
-	}
+	netns.Need(t, "nft")
 	const conf = `{"cniVersion": "0.3.1", "name": "net", "type": %q, "bridge": "tb0", "isGateway": true, %s
 		"ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.77.0.0/24"}]]}, "tracewire": {"stateDir": %q, "log": {"level": "off"}}}`
 	const rules = `"ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true,`

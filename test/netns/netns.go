@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"testing"
 
@@ -40,6 +41,16 @@ func New(t testing.TB) ns.NetNS {
 	}
 	t.Cleanup(func() { _ = n.Close() })
 	return unnamed{n}
+}
+
+// Need skips a test where one of the programs is missing.
+func Need(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs the program %s: run make test", program)
+		}
+	}
 }
 
 // needRoot skips a test that has no right to make network namespaces.

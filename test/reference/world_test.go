@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,11 +48,7 @@ func newWorld(t *testing.T, on side, s scenario) *world {
 	if bin == "" || reference == "" {
 		t.Skip("needs the program tracewire: run make test")
 	}
-	for _, program := range s.needs {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("needs the program %s: run make test", program)
-		}
-	}
+	netns.Need(t, s.needs...)
 	netns.Enter(t)
 	dir := t.TempDir()
 	plugins := filepath.Join(dir, "plugins")
