@@ -144,16 +144,8 @@ func (w *wiring) known() bool {
 	return len(own) == 1 && w.Result.Interfaces[atPod].Mac == veth.PodMAC(w.Call.String(), own).String()
 }
 
-// lease asks IPAM now that the interface exists, and plans anew.
 func (w *wiring) lease(ctx context.Context) error {
-	answer, err := w.Call.Lease(ctx)
-	if err != nil {
-		return err
-	}
-	if err := address(w.Result, w.Conf, answer); err != nil {
-		return err
-	}
-	return w.Call.Journal.Plan(w.Result)
+	return w.Lease(ctx, func(answer *types100.Result) error { return address(w.Result, w.Conf, answer) })
 }
 
 func (w *wiring) addAddresses(ctx context.Context) error {

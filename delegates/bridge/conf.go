@@ -70,7 +70,7 @@ func (c *Conf) check(doc *conflist.Value) {
 	if c.Down && doc.At("ipam").At("type").Text() != "" {
 		doc.At("disableContainerInterface").Fail("cannot be set together with ipam")
 	}
-	if gw := fmt.Sprintf("%s.%d", c.Bridge, c.VLANs.ID); c.Gateway && c.VLANs.ID != 0 && !veth.ValidName(gw) {
+	if gw := vlanGateway(c.Bridge, *c); gw != "" && !veth.ValidName(gw) {
 		name.Fail("must leave room for the gateway's interface " + gw)
 	}
 	if c.Hairpin && c.Promisc {

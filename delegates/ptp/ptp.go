@@ -64,16 +64,8 @@ func (w *wiring) phases() []trace.Row {
 
 func (w *wiring) createVeth(ctx context.Context) error { return w.Make(ctx, w.Conf.MTU, 0, nil) }
 
-// lease asks IPAM now that the interface exists, and plans anew.
 func (w *wiring) lease(ctx context.Context) error {
-	answer, err := w.Call.Lease(ctx)
-	if err != nil {
-		return err
-	}
-	if err := address(w.Result, w.Conf, answer); err != nil {
-		return err
-	}
-	return w.Call.Journal.Plan(w.Result)
+	return w.Lease(ctx, func(answer *types100.Result) error { return address(w.Result, w.Conf, answer) })
 }
 
 // ensureGateway makes the host end the pod's gateway, and gives the host a

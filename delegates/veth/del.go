@@ -29,9 +29,7 @@ func Del(ctx context.Context, c delegates.Call, bridge string, wait bool) error 
 			continue
 		}
 		if err == nil && ours(l, c) {
-			var reaped bool
-			reaped, err = host.Remove(ctx, l.Index, wait)
-			trace.Set(ctx, trace.KeyInterface.String(name), trace.KeyReaped.Bool(reaped))
+			err = removeEnd(ctx, host, l, wait)
 		}
 		errs = append(errs, err)
 	}
@@ -73,6 +71,11 @@ func strange(ctx context.Context, host *Conn, c delegates.Call, bridge string, w
 	if end.Master != master {
 		return nil
 	}
+	return removeEnd(ctx, host, end, wait)
+}
+
+// removeEnd removes a pair by its host end, and tells the span of it.
+func removeEnd(ctx context.Context, host *Conn, end Link, wait bool) error {
 	reaped, err := host.Remove(ctx, end.Index, wait)
 	trace.Set(ctx, trace.KeyInterface.String(end.Name), trace.KeyReaped.Bool(reaped))
 	return err

@@ -55,6 +55,19 @@ func (w *Wire) Make(ctx context.Context, mtu, bridge int, port *Port) (err error
 	return err
 }
 
+// Lease asks IPAM now that the interface exists, and plans anew; put puts its
+// answer into the plan.
+func (w *Wire) Lease(ctx context.Context, put func(answer *types100.Result) error) error {
+	answer, err := w.Call.Lease(ctx)
+	if err != nil {
+		return err
+	}
+	if err := put(answer); err != nil {
+		return err
+	}
+	return w.Call.Journal.Plan(w.Result)
+}
+
 // create tries the names the host end may have.
 func (w *Wire) create(ctx context.Context, mtu, bridge int) error {
 	for _, name := range HostNames(w.Call.String()) {

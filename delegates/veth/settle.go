@@ -59,15 +59,25 @@ func (c *Conn) wait(ctx context.Context, family byte, index int, patience time.D
 		return l, err
 	}
 	defer heard.Close()
+	err = until(ctx, end, heard, func() (bool, error) {
+		l, err = c.LinkByIndex(index)
+		return good(l), err
+	})
+	return l, err
+}
+
+// until looks until it is done, first at once, then at each message heard. A
+// zero end leaves the bound to the context.
+func until(ctx context.Context, end time.Time, heard *netlink.Conn, done func() (bool, error)) error {
 	for {
-		if l, err = c.LinkByIndex(index); err != nil || good(l) {
-			return l, err
+		if ok, err := done(); err != nil || ok {
+			return err
 		}
 		if _, err := netlink.Readable(ctx, end, heard); err != nil {
-			return l, err
+			return err
 		}
 		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
-			return l, err
+			return err
 		}
 	}
 }
@@ -94,32 +104,25 @@ func (c *Conn) WaitDAD(ctx context.Context, index int, addresses ...netip.Prefix
 	}
 	defer heard.Close()
 	for _, a := range addresses {
-		if err := c.waitDAD(ctx, heard, index, a.Addr()); err != nil {
+		if !a.Addr().Is6() {
+			continue
+		}
+		err := until(ctx, time.Time{}, heard, func() (bool, error) { return c.unique(index, a.Addr()) })
+		if err != nil {
 			return fmt.Errorf("address %s: %w", a, err)
 		}
 	}
 	return nil
 }
 
-func (c *Conn) waitDAD(ctx context.Context, heard *netlink.Conn, index int, a netip.Addr) error {
-	for a.Is6() {
-		_, flags, err := c.address6(index, a)
-		switch {
-		case err != nil:
-			return err
-		case flags&unix.IFA_F_DADFAILED != 0:
-			return ErrDuplicate
-		case flags&unix.IFA_F_TENTATIVE == 0:
-			return nil
-		}
-		if _, err := netlink.Readable(ctx, time.Time{}, heard); err != nil {
-			return err
-		}
-		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
-			return err
-		}
+// unique tells whether detection is over for an IPv6 address; ErrDuplicate when
+// it found another one.
+func (c *Conn) unique(index int, a netip.Addr) (bool, error) {
+	_, flags, err := c.address6(index, a)
+	if err == nil && flags&unix.IFA_F_DADFAILED != 0 {
+		err = ErrDuplicate
 	}
-	return nil
+	return flags&unix.IFA_F_TENTATIVE == 0, err
 }
 
 // localPatience bounds the wait for an IPv6 address to be at work.
@@ -157,17 +160,7 @@ func (c *Conn) waitLocal(ctx context.Context, index int, a netip.Addr) error {
 		return err
 	}
 	defer heard.Close()
-	for {
-		if ok, err := c.isLocal(a); err != nil || ok {
-			return err
-		}
-		if _, err := netlink.Readable(ctx, end, heard); err != nil {
-			return err
-		}
-		if err := heard.Receive(func(unix.NlMsghdr, []byte) {}); err != nil {
-			return err
-		}
-	}
+	return until(ctx, end, heard, func() (bool, error) { return c.isLocal(a) })
 }
 
 // isLocal tells whether packets to an IPv6 address go no further.
