@@ -32,11 +32,21 @@ var (
 // undoTime bounds what a failed ADD takes back, which goes on past its deadline.
 const undoTime = 10 * time.Second
 
+// Step is a delegate and the name of its span.
+type Step struct {
+	Name string
+	delegates.Delegate
+}
+
 // Steps is what makes one attachment, each bound to its configuration.
 type Steps struct {
-	Name string // of the main step, "bridge"
-	Main delegates.Delegate
-	IPAM delegates.Delegate // nil on a network without addresses
+	Name      string             // of the main step, "bridge"
+	Main      delegates.Delegate // nil in mode delegate, where the first of Delegates makes the interface
+	IPAM      delegates.Delegate // nil on a network without addresses
+	Delegates []Step             // plugins that run after our own steps, in order
+	// Vacant is an error when the pod has an interface of the attachment's name. It
+	// is nil where Main looks for itself.
+	Vacant func(delegates.Attachment) error
 	// Late tells that IPAM answers only once the interface exists.
 	Late bool
 	// Early tells that IPAM's DEL needs the interface, which goes first otherwise.
@@ -47,6 +57,9 @@ type Steps struct {
 	// Last removes what the network's attachments shared.
 	Last func(context.Context) error
 }
+
+// executes tells whether other plugins' executables are among the steps.
+func (s Steps) executes() bool { return s.Late || len(s.Delegates) > 0 }
 
 // Chain is one operation on one attachment.
 type Chain struct {
@@ -63,6 +76,11 @@ type Chain struct {
 	// Alive tells whether what a record stands for is there: its namespace, and
 	// the host end.
 	Alive func(context.Context, cache.Record) (bool, error)
+
+	// Sandbox is what executed plugins are told on DEL of the pod's namespace: the
+	// path, "" where the one that ADD was given is gone; and whether it has no
+	// interface of the attachment's name.
+	Sandbox func(r cache.Record, a delegates.Attachment, path string) (netns string, absent bool)
 
 	// Accept tells whether the runtime can be answered with a result.
 	Accept func(*types100.Result) error
@@ -175,21 +193,44 @@ func (c *Chain) clear(ctx context.Context, old cache.Record, call delegates.Call
 
 // wire runs the steps forward and commits the record.
 func (c *Chain) wire(ctx context.Context, s Steps, call delegates.Call) (r *types100.Result, err error) {
-	lease := func(ctx context.Context) error {
-		call.IPAM, err = c.lease(ctx, s, call)
-		return err
-	}
+	r = call.Before
 	var rows []trace.Row
 	if s.IPAM != nil && s.Late {
 		call.Lease = func(ctx context.Context) (*types100.Result, error) { return c.lease(ctx, s, call) }
 	} else if s.IPAM != nil {
-		rows = append(rows, trace.Row{Name: "ipam", Do: lease})
+		rows = append(rows, trace.Row{Name: "ipam", Do: func(ctx context.Context) (err error) {
+			call.IPAM, err = c.lease(ctx, s, call)
+			return err
+		}})
 	}
-	rows = append(rows,
-		trace.Row{Name: s.Name, Do: func(ctx context.Context) (err error) { r, err = s.Main.Add(ctx, call); return err }},
-		trace.Row{Name: "cache.commit", Do: func(context.Context) error { return c.commit(r) }})
+	if s.Main != nil {
+		rows = append(rows, trace.Row{Name: s.Name, Do: func(ctx context.Context) (err error) { r, err = s.Main.Add(ctx, call); return err }})
+	}
+	if s.Vacant != nil && r == nil {
+		if err := s.Vacant(call.Attachment); err != nil { // its DEL would remove another's
+			return nil, err
+		}
+	}
+	for _, d := range s.Delegates {
+		rows = append(rows, trace.Row{Name: d.Name, Do: func(ctx context.Context) (err error) { r, err = c.delegate(ctx, d, call, r); return err }})
+	}
+	rows = append(rows, trace.Row{Name: "cache.commit", Do: func(context.Context) error { return c.commit(r) }})
 	err = trace.Rows(ctx, nil, rows...)
 	return r, err
+}
+
+// delegate runs a delegate on the result so far, which its answer replaces, and
+// writes that down: a DEL of what comes after it needs the names.
+func (c *Chain) delegate(ctx context.Context, d Step, call delegates.Call, before *types100.Result) (*types100.Result, error) {
+	if before != call.Before {
+		call.Prev = nil // the runtime's is of the plugins before us
+	}
+	call.Before = before
+	r, err := d.Add(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	return r, c.journal.Plan(r)
 }
 
 // lease asks for addresses and writes them down.

@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
@@ -24,11 +25,18 @@ func (c *Chain) Check(ctx context.Context, call delegates.Call) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{row(ctx, steps.Name, func(ctx context.Context) error { return steps.Main.Check(ctx, call) })}
-	if steps.IPAM != nil {
-		errs = append(errs, row(ctx, "ipam", func(ctx context.Context) error { return steps.IPAM.Check(ctx, call) }))
+	var errs []error
+	for _, step := range steps.forward() {
+		errs = append(errs, row(ctx, step.Name, func(ctx context.Context) error { return step.Check(ctx, call) }))
 	}
 	return findings(errs)
+}
+
+// forward is the steps in the order of their CHECK: the interface, then what
+// else it needs.
+func (s Steps) forward() []Step {
+	own := []Step{{s.Name, s.Main}, {"ipam", s.IPAM}}
+	return slices.Concat(slices.DeleteFunc(own, func(s Step) bool { return s.Delegate == nil }), s.Delegates)
 }
 
 // findings puts the steps' findings into one; an error of another kind, that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
@@ -39,7 +40,16 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 	if err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
+	call.NetNS, call.Absent = c.sandbox(steps, r, call)
 	return errors.Join(opened, c.down(ctx, steps, call))
+}
+
+// sandbox is what executed plugins are told of the pod's namespace.
+func (c *Chain) sandbox(s Steps, r cache.Record, call delegates.Call) (netns string, absent bool) {
+	if !s.executes() {
+		return call.NetNS, false
+	}
+	return c.Sandbox(r, call.Attachment, call.NetNS)
 }
 
 // open opens the record to be written, and writes down that a DEL began.
@@ -62,6 +72,10 @@ func (c *Chain) undo(ctx context.Context, s Steps, call delegates.Call) error {
 	defer cancel()
 	err := trace.Run(ctx, "undo", func(ctx context.Context) error {
 		call.Made = c.journal.Record().Made(c.Boot)
+		if call.Made.Result != nil {
+			call.Prev = nil // the runtime's is of the plugins before us
+		}
+		call.NetNS, call.Absent = c.sandbox(s, *c.journal.Record(), call)
 		if c.barren {
 			s.IPAM = nil
 		}
@@ -83,16 +97,9 @@ func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 			trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
 		}}
 	}
-	steps := []trace.Row{{Name: s.Name, Do: func(ctx context.Context) error { return s.Main.Del(ctx, call) }}}
-	if s.IPAM != nil {
-		ipam := trace.Row{Name: "ipam", Do: func(ctx context.Context) error { return s.IPAM.Del(ctx, call) }}
-		if steps = append(steps, ipam); s.Early {
-			steps[0], steps[1] = steps[1], steps[0]
-		}
-	}
 	var errs []error
-	for _, step := range steps {
-		errs = append(errs, c.one(ctx, step))
+	for _, step := range s.backward() {
+		errs = append(errs, c.one(ctx, trace.Row{Name: step.Name, Do: func(ctx context.Context) error { return step.Del(ctx, call) }}))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -103,6 +110,18 @@ func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 		}
 	}
 	return c.last(ctx, s, call.Network)
+}
+
+// backward is the steps in the order of their DEL.
+func (s Steps) backward() (out []Step) {
+	for _, d := range slices.Backward(s.Delegates) {
+		out = append(out, d)
+	}
+	own := []Step{{s.Name, s.Main}, {"ipam", s.IPAM}}
+	if s.Early {
+		slices.Reverse(own)
+	}
+	return append(out, slices.DeleteFunc(own, func(s Step) bool { return s.Delegate == nil })...)
 }
 
 // last removes what the network's attachments shared, when there is none left.
@@ -147,7 +166,10 @@ type lenient struct {
 
 func (l lenient) Begin(phase string) error { return l.told(l.Journal.Begin(phase)) }
 func (l lenient) End(phase string) error   { return l.told(l.Journal.End(phase)) }
-func (l lenient) Asked() error             { return l.told(l.Journal.Asked()) }
+
+func (l lenient) Ran(step string, how delegates.Ran, durable bool) error {
+	return l.told(l.Journal.Ran(step, how, durable))
+}
 
 func (l lenient) told(err error) error {
 	if err != nil {

@@ -202,7 +202,7 @@ func TestDelOfAnInterruptedAdd(t *testing.T) {
 		said  string
 	}{
 		{"it never ran", nil, ""},
-		{"it ran", []func(*cache.Journal) error{(*cache.Journal).Asked}, "DEL\nDEL\n"},
+		{"it ran", []func(*cache.Journal) error{func(j *cache.Journal) error { return j.Ran("ipam", delegates.Asked, true) }}, "DEL\nDEL\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t)
@@ -210,7 +210,7 @@ func TestDelOfAnInterruptedAdd(t *testing.T) {
 			del := func() error {
 				c := h.chain(kind{})
 				c.Build = func([]byte, string) (Steps, error) {
-					return Steps{Name: "bridge", Main: bridge{h.node}, IPAM: delegates.Plugin{Type: "fake"}, Late: true}, nil
+					return Steps{Name: "bridge", Main: bridge{h.node}, IPAM: delegates.Plugin{Type: "fake", Step: "ipam"}, Late: true}, nil
 				}
 				asked := call()
 				asked.Path = []string{dir}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ type node struct {
 	broken map[string]error // what fails, after it did half of its work: "bridge ADD"
 	panics string           // what panics, as above
 	empty  bool             // IPAM answers without an address
+	absent bool             // the pod has no interface of the attachment's name
 
 	calls map[string]delegates.Call        // the last of each: "bridge DEL"
 	each  func(what string)                // called as each is, where it is not nil
@@ -140,6 +142,35 @@ func (b bridge) Del(_ context.Context, c delegates.Call) error {
 
 func (b bridge) Check(_ context.Context, c delegates.Call) error { return b.call("bridge CHECK", c) }
 
+// extra is a delegate that adds an interface of its name to the result.
+type extra struct {
+	*node
+	name string
+}
+
+func (e extra) Add(_ context.Context, c delegates.Call) (*types100.Result, error) {
+	e.interfaces[c.String()+" by "+e.name] = string(c.Conf)
+	if err := e.call(e.name+" ADD", c); err != nil {
+		return nil, err
+	}
+	r := &types100.Result{CNIVersion: "1.1.0"}
+	if c.Before != nil {
+		r.Interfaces, r.IPs = slices.Clone(c.Before.Interfaces), c.Before.IPs
+	}
+	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: e.name})
+	return r, nil
+}
+
+func (e extra) Del(_ context.Context, c delegates.Call) error {
+	if err := e.call(e.name+" DEL", c); err != nil {
+		return err
+	}
+	delete(e.interfaces, c.String()+" by "+e.name)
+	return nil
+}
+
+func (e extra) Check(_ context.Context, c delegates.Call) error { return e.call(e.name+" CHECK", c) }
+
 // host is a node and the records of its attachments.
 type host struct {
 	*node
@@ -153,7 +184,12 @@ func newHost(t *testing.T) host {
 
 // kind is a kind of IPAM: none, one that answers first, one that answers when
 // the interface exists, and one whose DEL needs the interface, too.
-type kind struct{ none, late, early bool }
+// after is delegates by name, and alone tells that the first of them makes the
+// interface.
+type kind struct {
+	none, late, early, alone bool
+	after                    []string
+}
 
 // chain is one operation's.
 func (h host) chain(k kind) *Chain {
@@ -169,6 +205,12 @@ func (h host) chain(k kind) *Chain {
 			if !k.none {
 				s.IPAM = ipam{h.node}
 			}
+			for _, name := range k.after {
+				s.Delegates = append(s.Delegates, Step{"delegate " + name, extra{h.node, name}})
+			}
+			if k.alone {
+				s.Main, s.Vacant = nil, func(delegates.Attachment) error { return h.broken["vacant"] }
+			}
 			return s, h.broken["build"]
 		},
 		Alive: func(_ context.Context, r cache.Record) (bool, error) {
@@ -177,6 +219,7 @@ func (h host) chain(k kind) *Chain {
 			}
 			return h.alive(r)
 		},
+		Sandbox: func(_ cache.Record, _ delegates.Attachment, path string) (string, bool) { return path, h.absent },
 		Accept: func(r *types100.Result) error {
 			if h.after == nil {
 				return nil

@@ -35,6 +35,7 @@ type Network struct {
 	Type       string
 	IPAM       string          // ipam.type; empty on a network without addresses
 	Prev       json.RawMessage // prevResult; empty when absent or null
+	Delegates  []Delegate      // plugins that run after our own steps, in order
 	Tracewire  Tracewire
 }
 
@@ -69,8 +70,14 @@ func Parse(doc *Value) Network {
 	if prev := doc.At("prevResult"); prev.Given() {
 		n.Prev = prev.Raw
 	}
-	if d := doc.At("delegates"); d.Asks() {
-		d.Refuse()
+	n.Delegates = delegated(doc)
+	if n.Tracewire.Mode == "delegate" {
+		if doc.At("ipam").Asks() {
+			doc.At("ipam").Fail("must stand in delegates[0]: in mode delegate tracewire makes no interface")
+		}
+		if !doc.At("delegates").Asks() {
+			doc.At("delegates").Fail("must have the plugin that mode delegate wraps")
+		}
 	}
 	return n
 }
@@ -119,9 +126,6 @@ func ours(v *Value) Tracewire {
 	budget(spool.At("maxBytes"), &t.SpoolBytes)
 	duration(v.At("timeout"), &t.Timeout)
 
-	if t.Mode == "delegate" { // a later version serves it, as the keys below
-		v.At("mode").Refuse()
-	}
 	for _, key := range []string{"statusGrace", "statusOnExhaustion"} {
 		if k := v.At(key); k.Asks() {
 			k.Refuse()

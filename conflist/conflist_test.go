@@ -24,6 +24,9 @@ func parsed(change ...func(*Network)) Network {
 	return n
 }
 
+// wraps gives a Network its delegates.
+func wraps(d ...Delegate) func(*Network) { return func(n *Network) { n.Delegates = d } }
+
 // text is an error's text, "" for none.
 func text(err error) string {
 	if err == nil {
@@ -103,8 +106,20 @@ func TestParse(t *testing.T) {
 		{"unknown outside is a step's", `{"colour":"red"}`, parsed(), ""},
 
 		{"mode ptp", `{"tracewire":{"mode":"ptp"}}`, parsed(mode("ptp")), ""},
-		{"mode delegate", `{"tracewire":{"mode":"delegate"}}`, parsed(mode("delegate")), `unsupported field: tracewire.mode: is not served by this version, got "delegate"`},
-		{"delegates", `{"delegates":[{"type":"bandwidth"}]}`, parsed(), `unsupported field: delegates: is not served by this version, got [{"type":"bandwidth"}]`},
+		{"mode delegate", `{"tracewire":{"mode":"delegate"},"delegates":[{"type":"macvlan","ipam":{"type":"dhcp"}}]}`, parsed(mode("delegate"), wraps(
+			Delegate{"macvlan", json.RawMessage(`{"ipam":{"type":"dhcp"},"type":"macvlan"}`), true})), ""},
+		{"mode delegate without one", `{"tracewire":{"mode":"delegate"},"delegates":[]}`, parsed(mode("delegate")), "invalid network configuration: delegates: must have the plugin that mode delegate wraps, got []"},
+		{"mode delegate with an ipam of ours", `{"ipam":{"type":"host-local"},"tracewire":{"mode":"delegate"},"delegates":[{"type":"macvlan"}]}`, parsed(mode("delegate"), func(n *Network) { n.IPAM = "host-local" }, wraps(
+			Delegate{"macvlan", json.RawMessage(`{"type":"macvlan"}`), false})),
+			`invalid network configuration: ipam: must stand in delegates[0]: in mode delegate tracewire makes no interface, got {"type":"host-local"}`},
+		{"delegates that are no objects", `{"delegates":[null,3,"tuning",{"type":"sbr"}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"type":"sbr"}`), false})),
+			"invalid network configuration: delegates[0]: must be an object, got null\ninvalid network configuration: delegates[1]: must be an object, got 3\ninvalid network configuration: delegates[2]: must be an object, got \"tuning\""},
+		{"delegates is no array", `{"delegates":{"type":"sbr"}}`, parsed(), `invalid network configuration: delegates: must be an array, got {"type":"sbr"}`},
+		{"a delegate without a type", `{"delegates":[{}]}`, parsed(), "invalid network configuration: delegates[0].type: must be the name of a plugin, got null"},
+		{"a delegate that is a path", `{"delegates":[{"type":"../sbr"}]}`, parsed(), `invalid network configuration: delegates[0].type: must be the name of a plugin, without a path, got "../sbr"`},
+		{"a delegate that is ourselves", `{"type":"tracewire","delegates":[{"type":"tracewire"}]}`, parsed(func(n *Network) { n.Type = "tracewire" }), `invalid network configuration: delegates[0].type: must not be the plugin itself: a list has one entry of it, got "tracewire"`},
+		{"capabilities of a delegate", `{"delegates":[{"type":"sbr","capabilities":["mac"]}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"capabilities":["mac"],"type":"sbr"}`), false})),
+			`invalid network configuration: delegates[0].capabilities: must be an object of booleans, got ["mac"]`},
 		{"statusGrace", `{"tracewire":{"statusGrace":"60s"}}`, parsed(), `unsupported field: tracewire.statusGrace: is not served by this version, got "60s"`},
 		{"statusOnExhaustion", `{"tracewire":{"statusOnExhaustion":"never"}}`, parsed(), `unsupported field: tracewire.statusOnExhaustion: is not served by this version, got "never"`},
 		{"unserved keys that ask for nothing", `{"delegates":[ ],"tracewire":{"statusGrace":"","statusOnExhaustion":null}}`, parsed(), ""},
@@ -135,7 +150,7 @@ func TestErrorsHaveTheirSentinel(t *testing.T) {
 		want error
 	}{
 		{`{"tracewire":{"mode":"vpn"}}`, ErrInvalid},
-		{`{"tracewire":{"mode":"delegate"}}`, ErrUnsupported},
+		{`{"tracewire":{"mode":"delegate"}}`, ErrInvalid},
 	} {
 		doc := Read([]byte(tt.conf))
 		Parse(doc)

@@ -140,6 +140,8 @@ func kind(variable any) string {
 		return "a whole number"
 	case *[]json.RawMessage:
 		return "an array"
+	case *map[string]bool:
+		return "an object of booleans"
 	}
 	return "of another type"
 }

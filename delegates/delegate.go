@@ -30,12 +30,16 @@ func (a Attachment) String() string {
 // Call is what one step is given.
 type Call struct {
 	Attachment
-	Conf   []byte           // the complete network configuration, JSON, the one ADD used
-	Prev   json.RawMessage  // prevResult as the runtime sent it; empty when there is none
-	Before *types100.Result // Prev, read; nil when absent or not readable, and on ADD
-	NetNS  string           // CNI_NETNS, a path; empty when there is none
-	Args   string           // CNI_ARGS as given
-	Path   []string         // CNI_PATH, split
+	Conf []byte          // the complete network configuration, JSON, the one ADD used
+	Prev json.RawMessage // prevResult as the runtime sent it; empty when there is none
+	// Before is Prev, read; nil when absent or not readable. On ADD it is the result
+	// so far, nil for the first step.
+	Before *types100.Result
+	NetNS  string // CNI_NETNS, a path; empty when there is none
+	// Absent tells, on DEL, that NetNS is none, or has no interface of that name.
+	Absent bool
+	Args   string   // CNI_ARGS as given
+	Path   []string // CNI_PATH, split
 
 	// IPAM is the addresses' answer on ADD and CHECK, whose owner is the ipam
 	// step. It is nil on a network without IPAM.
@@ -70,8 +74,25 @@ type Made struct {
 	Result *types100.Result
 	// Reserved is what IPAM gave; nil when the record ends before that line.
 	Reserved *types100.Result
-	// Asked tells that an executed IPAM plugin was run, whether it answered or not.
-	Asked bool
+	// Steps is what became of each executed plugin, by its step's name; one that is
+	// not in it never ran.
+	Steps map[string]Ran
+}
+
+// Ran is how far an executed plugin came.
+type Ran int
+
+// What became of a plugin, in order.
+const (
+	Asked   Ran = iota + 1 // its ADD was run, whether it answered or not
+	Freeing                // its DEL was begun
+	Freed                  // its DEL succeeded
+)
+
+// To tells whether a plugin's DEL is to be run: it is when its ADD was, or
+// when nothing is known of that.
+func (m Made) To(step string) bool {
+	return !m.Known || m.Steps[step] == Asked || m.Steps[step] == Freeing
 }
 
 // Journal is the part of an attachment's record that a step writes.
@@ -81,9 +102,9 @@ type Journal interface {
 	// Plan writes down names, MACs, addresses and routes, before the kernel is
 	// touched. A later plan replaces an earlier one.
 	Plan(*types100.Result) error
-	// Asked writes down that a plugin's executable is about to run, whose state may
-	// outlive this kernel: the record then outlives it too.
-	Asked() error
+	// Ran writes down that a step's executable is about to be run, or was. Where
+	// what it makes may outlive this kernel, the record is made to do so too.
+	Ran(step string, how Ran, durable bool) error
 	// Begin and End write down the phases.
 	trace.Watcher
 }

@@ -28,38 +28,70 @@ const maxQuoted = 256
 
 // Plugin is a step that a delegated plugin's executable does (CNI spec 1.1.0,
 // section 4).
-type Plugin struct{ Type string }
+type Plugin struct {
+	Type string
+	Step string // its name in the record: no other step of the attachment has it
+	// Conf is the plugin's own configuration, JSON; nil where it is given the
+	// complete one, as an IPAM plugin is.
+	Conf json.RawMessage
+	// Durable tells that what it makes may outlive this kernel.
+	Durable bool
+	// Main tells that it makes the interface, and that its DEL looks for it.
+	Main bool
+}
 
-// Add implements Delegate.
+// Add implements Delegate. An answer of null is an empty result.
 func (p Plugin) Add(ctx context.Context, c Call) (*types100.Result, error) {
+	r, _, err := p.add(ctx, c)
+	if r == nil && err == nil {
+		r = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	}
+	return r, err
+}
+
+// add is the answer, nil for null, and its version.
+func (p Plugin) add(ctx context.Context, c Call) (r *types100.Result, version string, err error) {
 	out, err := p.run(ctx, "ADD", c)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
 	}
-	var conf struct {
-		CNIVersion string `json:"cniVersion"`
-	}
 	if err := json.Unmarshal(out, &head); err != nil {
-		return nil, p.failed("answer is not one JSON document: %w: %s", err, quoted(out))
-	}
-	_ = json.Unmarshal(c.Conf, &conf) // was read at the door
-	if head.CNIVersion == "" {
-		head.CNIVersion = conf.CNIVersion
+		return nil, "", p.failed("answer is not one JSON document: %w: %s", err, quoted(out))
 	}
 	if string(bytes.TrimSpace(out)) == "null" {
-		return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, nil
+		return nil, "", nil
 	}
-	r, err := Result(head.CNIVersion, out)
+	if head.CNIVersion == "" {
+		head.CNIVersion = versionOf(p.conf(c))
+	}
+	r, err = Result(head.CNIVersion, out)
 	if err == nil {
 		err = sound(r)
 	}
 	if err != nil {
-		return nil, p.failed("answer: %w: %s", err, quoted(out))
+		return nil, "", p.failed("answer: %w: %s", err, quoted(out))
 	}
-	return r, nil
+	return r, head.CNIVersion, nil
+}
+
+// conf is the configuration that the plugin is given, but for prevResult.
+func (p Plugin) conf(c Call) []byte {
+	if p.Conf != nil {
+		return p.Conf
+	}
+	return c.Conf
+}
+
+// versionOf is a configuration's cniVersion, which was read at the door.
+func versionOf(conf []byte) string {
+	var head struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	_ = json.Unmarshal(conf, &head)
+	return head.CNIVersion
 }
 
 // sound is an error for an answer that no interface can be given.
@@ -87,26 +119,71 @@ func sound(r *types100.Result) error {
 	return nil
 }
 
-// Del implements Delegate. A plugin that ADD never came to run has nothing to
-// take back, and may not even be there; nor is one missed of which neither
-// record nor prevResult has an address.
+// Del implements Delegate. A plugin that ADD never came to run, or whose DEL
+// succeeded already, has nothing to take back, and may not even be there.
 func (p Plugin) Del(ctx context.Context, c Call) error {
-	if c.Made.Known && !c.Made.Asked {
+	if !c.Made.To(p.Step) {
 		return nil
 	}
-	if _, err := Find(p.Type, c.Path); err != nil && !c.Made.Known && (c.Before == nil || len(c.Before.IPs) == 0) {
-		trace.Warn(ctx, "IPAM plugin is missing, and nothing is known that it gave", trace.KeyError.String(err.Error()))
+	err := p.noted(c, Freeing)
+	if err == nil {
+		_, err = p.run(ctx, "DEL", c)
+	}
+	if why := p.excused(c, err); why != "" {
+		trace.Warn(ctx, why, trace.KeyError.String(err.Error()))
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return p.noted(c, Freed)
+}
+
+// noted writes down how far the plugin came.
+func (p Plugin) noted(c Call, how Ran) error {
+	if c.Journal == nil {
 		return nil
 	}
-	_, err := p.run(ctx, "DEL", c)
+	return c.Journal.Ran(p.Step, how, p.Durable && how == Asked)
+}
+
+// excused tells why a DEL that failed is none: what it should have removed is
+// gone, or there is no sign that it ever was. A plugin that asks to be tried
+// again is not excused.
+func (p Plugin) excused(c Call, err error) string {
+	_, missing := Find(p.Type, c.Path)
+	switch known := c.Before != nil && (p.Conf != nil || len(c.Before.IPs) > 0); {
+	case err == nil || later(err):
+		return ""
+	case missing != nil && !c.Made.Known && !known:
+		return p.Type + " is missing, and nothing is known that it made"
+	case p.Conf != nil && !c.Made.Known && !known:
+		return p.Type + " failed, and nothing is known that it made"
+	case p.Main && c.Absent && (!c.Made.Known || c.Made.Steps[p.Step] == Freeing):
+		return p.Type + " failed, and the interface is gone: an earlier DEL removed it"
+	}
+	return ""
+}
+
+// later tells that a plugin asks to be tried again, or ran out of time.
+func later(err error) bool {
+	var e *types.Error
+	return errors.As(err, &e) && e.Code == types.ErrTryAgainLater || errors.Is(err, context.DeadlineExceeded)
+}
+
+// Check implements Delegate. What the plugin itself found is a finding; an
+// error of another kind tells that it could not look.
+func (p Plugin) Check(ctx context.Context, c Call) error {
+	_, err := p.run(ctx, "CHECK", c)
+	var e *types.Error
+	if errors.As(err, &e) && e.Code >= firstOwn { // the reference plugins say 999 to everything
+		return Findings{{Code: "delegate.check", Expected: p.Type + " to find nothing", Found: e.Error()}}
+	}
 	return err
 }
 
-// Check implements Delegate.
-func (p Plugin) Check(ctx context.Context, c Call) error {
-	_, err := p.run(ctx, "CHECK", c)
-	return err
-}
+// firstOwn is the first code that is a plugin's own (CNI spec 1.1.0, "Error").
+const firstOwn = 100
 
 func (p Plugin) failed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrPlugin, p.Type, fmt.Errorf(format, args...))
@@ -118,14 +195,19 @@ func (p Plugin) run(ctx context.Context, verb string, c Call) (out []byte, err e
 	if err != nil {
 		return nil, err
 	}
-	conf, err := stdin(verb, c)
+	conf, err := p.stdin(verb, c)
 	if err != nil {
 		return nil, p.failed("configuration: %w", err)
 	}
-	if c.Journal != nil {
-		if err := c.Journal.Asked(); err != nil {
+	if verb == "ADD" {
+		if err := p.noted(c, Asked); err != nil {
 			return nil, err
 		}
+	}
+	if verb == "DEL" {
+		var cancel context.CancelFunc
+		ctx, cancel = half(ctx)
+		defer cancel()
 	}
 	err = trace.Rows(ctx, c.Watcher(), trace.Row{Name: "exec", Do: func(ctx context.Context) error {
 		trace.Set(ctx, trace.KeyPlugin.String(path))
@@ -133,6 +215,15 @@ func (p Plugin) run(ctx context.Context, verb string, c Call) (out []byte, err e
 		return err
 	}})
 	return out, err
+}
+
+// half leaves half of the time to whoever comes after a plugin that hangs.
+func half(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Until(end)/2)
 }
 
 // Find finds a plugin's executable: the first regular file of that name in the
@@ -150,23 +241,24 @@ func Find(plugin string, dirs []string) (string, error) {
 	return "", fmt.Errorf("%w: %s: no executable in CNI_PATH %q", ErrPlugin, plugin, strings.Join(dirs, ":"))
 }
 
-// stdin is the complete configuration, as we were given it on ADD. On DEL and
-// CHECK its prevResult is the runtime's as it came, else what our record has.
-func stdin(verb string, c Call) ([]byte, error) {
-	prev := c.Prev
-	if verb == "ADD" || len(prev) == 0 && c.Made.Result == nil {
-		return c.Conf, nil
+// stdin is the plugin's configuration. Its prevResult is the runtime's as it
+// came, else on ADD the result so far, and on DEL and CHECK what our record has.
+func (p Plugin) stdin(verb string, c Call) ([]byte, error) {
+	conf, prev, made := p.conf(c), c.Prev, c.Made.Result
+	if verb == "ADD" {
+		made = c.Before
+	}
+	if len(prev) == 0 && made == nil {
+		return conf, nil
 	}
 	var m map[string]json.RawMessage
-	if err := json.Unmarshal(c.Conf, &m); err != nil {
+	if err := json.Unmarshal(conf, &m); err != nil {
 		return nil, err
 	}
 	if len(prev) == 0 {
-		var version string
-		_ = json.Unmarshal(m["cniVersion"], &version) // was read at the door
-		r, err := c.Made.Result.GetAsVersion(version)
+		r, err := made.GetAsVersion(versionOf(conf))
 		if err != nil {
-			return c.Conf, nil // an old version cannot hold it: then without
+			return conf, nil // an old version cannot hold it: then without
 		}
 		if prev, err = json.Marshal(r); err != nil {
 			return nil, err

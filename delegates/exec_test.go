@@ -31,9 +31,14 @@ type journal struct {
 
 func (j *journal) Reserved(*types100.Result) error { return nil }
 func (j *journal) Plan(*types100.Result) error     { return nil }
-func (j *journal) Asked() error                    { j.phases = append(j.phases, "asked"); return j.full }
-func (j *journal) Begin(p string) error            { j.phases = append(j.phases, "begin "+p); return nil }
-func (j *journal) End(p string) error              { j.phases = append(j.phases, "end "+p); return nil }
+
+func (j *journal) Ran(step string, how Ran, durable bool) error {
+	j.phases = append(j.phases, fmt.Sprintf("%s %s durable %t", []string{Asked: "asked", Freeing: "freeing", Freed: "freed"}[how], step, durable))
+	return j.full
+}
+
+func (j *journal) Begin(p string) error { j.phases = append(j.phases, "begin "+p); return nil }
+func (j *journal) End(p string) error   { j.phases = append(j.phases, "end "+p); return nil }
 
 // folder is a folder of plugins, shell scripts.
 type folder string
@@ -58,6 +63,9 @@ func (f folder) read(t *testing.T, name string) string {
 	}
 	return string(b)
 }
+
+// leases is an IPAM plugin.
+func leases(name string) Plugin { return Plugin{Type: name, Step: "ipam", Durable: true} }
 
 const conf = `{"cniVersion":"1.0.0","name":"net","type":"fake"}`
 
@@ -175,7 +183,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := plugins(t, map[string]string{"fake": tt.script})
-			got, err := Plugin{"fake"}.Add(t.Context(), f.call())
+			got, err := leases("fake").Add(t.Context(), f.call())
 			if diff := cmp.Diff(canonical(t, tt.want), canonical(t, asJSON(t, got))); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -231,7 +239,9 @@ func TestPluginThatIsMissing(t *testing.T) {
 	}{
 		{"ADD", "ADD", Made{}, nil, missing},
 		{"CHECK", "CHECK", Made{}, nil, missing},
-		{"DEL after it ran", "DEL", Made{Known: true, Asked: true}, nil, missing},
+		{"DEL after it ran", "DEL", Made{Known: true, Steps: map[string]Ran{"ipam": Asked}}, nil, missing},
+		{"DEL after one that did not end", "DEL", Made{Known: true, Steps: map[string]Ran{"ipam": Freeing}}, nil, missing},
+		{"DEL after one that succeeded", "DEL", Made{Known: true, Steps: map[string]Ran{"ipam": Freed}}, nil, ""},
 		{"DEL after it never ran", "DEL", Made{Known: true}, nil, ""},
 		{"DEL without a record, with an address", "DEL", Made{}, address, missing},
 		{"DEL without a record, without an address", "DEL", Made{}, &types100.Result{}, ""},
@@ -252,11 +262,11 @@ func TestPluginThatIsMissing(t *testing.T) {
 func does(ctx context.Context, verb string, c Call) (err error) {
 	switch verb {
 	case "ADD":
-		_, err = Plugin{"fake"}.Add(ctx, c)
+		_, err = leases("fake").Add(ctx, c)
 	case "DEL":
-		err = Plugin{"fake"}.Del(ctx, c)
+		err = leases("fake").Del(ctx, c)
 	default:
-		err = Plugin{"fake"}.Check(ctx, c)
+		err = leases("fake").Check(ctx, c)
 	}
 	return err
 }
@@ -277,7 +287,7 @@ func TestPluginThatIsNoProgram(t *testing.T) {
 			if err := errors.Join(os.WriteFile(path, []byte(tt.content), 0o600), os.Chmod(path, tt.mode)); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Plugin{"fake"}.Add(t.Context(), f.call())
+			_, err := leases("fake").Add(t.Context(), f.call())
 			if got, want := fmt.Sprint(err), "exec: delegated plugin failed: fake: fork/exec "+path+": "+tt.want; got != want || !errors.Is(err, ErrPlugin) {
 				t.Errorf("error %s, want %s", got, want)
 			}
@@ -294,12 +304,12 @@ func TestPluginThatIsBeingReplaced(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := (Plugin{"fake"}).Add(ctx, f.call()); err == nil {
+	if _, err := leases("fake").Add(ctx, f.call()); err == nil {
 		t.Error("ran what is open to be written")
 	}
 	closed := time.AfterFunc(20*time.Millisecond, func() { _ = w.Close() })
 	defer closed.Stop()
-	if _, err := (Plugin{"fake"}).Add(t.Context(), f.call()); err != nil {
+	if _, err := leases("fake").Add(t.Context(), f.call()); err != nil {
 		t.Errorf("not tried again: %v", err)
 	}
 }
@@ -315,7 +325,7 @@ func TestEnvironment(t *testing.T) {
 	c := f.call()
 	c.Path = []string{string(f), "/other"}
 	op := record(t, func(ctx context.Context) {
-		if _, err := (Plugin{"fake"}).Add(ctx, c); err != nil {
+		if _, err := leases("fake").Add(ctx, c); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -410,7 +420,7 @@ func TestStdin(t *testing.T) {
 	}{
 		{"ADD has it byte by byte", "ADD", "{ \"name\":\n\"net\" }", "", nil, "{ \"name\":\n\"net\" }", ""},
 		{"ADD has 1 MB", "ADD", long, "", nil, long, ""},
-		{"ADD has no prevResult", "ADD", conf, `{"ips":[]}`, made, conf, ""},
+		{"ADD has no record's", "ADD", conf, "", made, conf, ""},
 		{"DEL without any", "DEL", conf, "", nil, conf, ""},
 		{"DEL with the runtime's", "DEL", conf, `{"ips":[null],"x":1}`, made, `{"cniVersion":"1.0.0","name":"net","prevResult":{"ips":[null],"x":1},"type":"fake"}`, ""},
 		{"DEL with the record's", "DEL", conf, "", made, `{"cniVersion":"1.0.0","name":"net","prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.2/24"}]},"type":"fake"}`, ""},
@@ -455,14 +465,14 @@ func TestExecIsAPhase(t *testing.T) {
 		phases []string
 		tree   string
 	}{
-		"good": {[]string{"asked", "begin exec", "end exec"}, "cni.ADD\n  exec\n"},
-		"bad":  {[]string{"asked", "begin exec"}, "cni.ADD\n  exec [error]\n"},
+		"good": {[]string{"asked ipam durable true", "begin exec", "end exec"}, "cni.ADD\n  exec\n"},
+		"bad":  {[]string{"asked ipam durable true", "begin exec"}, "cni.ADD\n  exec [error]\n"},
 		"none": {nil, "cni.ADD\n"},
 	} {
 		j := &journal{}
 		c := f.call()
 		c.Journal = j
-		op := record(t, func(ctx context.Context) { _, _ = Plugin{name}.Add(ctx, c) })
+		op := record(t, func(ctx context.Context) { _, _ = leases(name).Add(ctx, c) })
 		if diff := cmp.Diff(want.tree, read.Tree(op)); diff != "" {
 			t.Errorf("%s: spans (-want +got)\n%s", name, diff)
 		}
@@ -483,7 +493,7 @@ func TestNoPluginWithoutItsLine(t *testing.T) {
 	f := plugins(t, map[string]string{"fake": `: >"${0%/*}/ran"`})
 	c := f.call()
 	c.Journal = &journal{full: unix.ENOSPC}
-	if _, err := (Plugin{"fake"}).Add(t.Context(), c); !errors.Is(err, unix.ENOSPC) {
+	if _, err := leases("fake").Add(t.Context(), c); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(string(f), "ran")); !errors.Is(err, os.ErrNotExist) {
@@ -495,7 +505,7 @@ func TestNoPluginWithoutItsLine(t *testing.T) {
 func TestStderrIsAWarning(t *testing.T) {
 	f := plugins(t, map[string]string{"fake": `head -c 1048576 /dev/zero | tr '\0' x >&2; echo '{"cniVersion":"1.0.0"}'`})
 	op := record(t, func(ctx context.Context) {
-		if _, err := (Plugin{"fake"}).Add(ctx, f.call()); err != nil {
+		if _, err := leases("fake").Add(ctx, f.call()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -531,7 +541,7 @@ func TestDeadlineKillsTheGroup(t *testing.T) {
 			ctx, cancel := deadline(t.Context())
 			defer cancel()
 			got := make(chan error, 1)
-			go func() { _, err := Plugin{"fake"}.Add(ctx, f.call()); got <- err }()
+			go func() { _, err := leases("fake").Add(ctx, f.call()); got <- err }()
 			await(t, fd, unix.POLLIN)
 			if n, err := unix.Read(fd, make([]byte, 16)); err != nil || n != len("up\n") {
 				t.Errorf("read %d bytes: %v", n, err)
@@ -562,7 +572,7 @@ func TestPluginLeavesAChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if _, err := (Plugin{"fake"}).Add(t.Context(), f.call()); err != nil {
+	if _, err := leases("fake").Add(t.Context(), f.call()); err != nil {
 		t.Errorf("error %v", err)
 	}
 	await(t, fd, unix.POLLHUP)

@@ -5,11 +5,13 @@ package cache
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,12 +66,12 @@ type Record struct {
 	Began    time.Time // ADD's
 	Reserved Result
 	Plan     Result
-	Result   Result // what ADD answered
-	Asked    bool   // an executed IPAM plugin was run, or was about to be
-	Told     bool   // spool and log have ADD
-	Deleting string // traceparent of the DEL that began; empty when none did
-	Size     int64  // bytes
-	Damaged  bool   // a line before the last cannot be read
+	Result   Result                   // what ADD answered
+	Steps    map[string]delegates.Ran // of executed plugins; nil when none was run
+	Told     bool                     // spool and log have ADD
+	Deleting string                   // traceparent of the DEL that began; empty when none did
+	Size     int64                    // bytes
+	Damaged  bool                     // a line before the last cannot be read
 
 	good   int64    // end of the last good line
 	unread [][]byte // lines of begin and end, read only when they are asked for
@@ -98,7 +100,7 @@ func (r *Record) Made(boot string) delegates.Made {
 	if m.Result == nil {
 		m.Result = r.Plan.Get()
 	}
-	m.Asked = r.Asked
+	m.Steps = maps.Clone(r.Steps)
 	return m
 }
 
@@ -206,8 +208,8 @@ func (r *Record) add(e entry) {
 	case "result":
 		r.Result = Result(e.Result)
 		r.become(Attached)
-	case "asked":
-		r.Asked = true
+	case "asked", "freeing", "freed":
+		r.ran(e)
 	case "told":
 		r.Told = true
 	case "deleting":
@@ -218,6 +220,18 @@ func (r *Record) add(e entry) {
 	case "end":
 		end(r.phases, e)
 	}
+}
+
+// words is the kinds of the lines on executed plugins.
+var words = [...]string{delegates.Asked: "asked", delegates.Freeing: "freeing", delegates.Freed: "freed"}
+
+// ran is what a line tells of an executed plugin. Before there were delegates
+// it was IPAM's.
+func (r *Record) ran(e entry) {
+	if r.Steps == nil {
+		r.Steps = map[string]delegates.Ran{}
+	}
+	r.Steps[cmp.Or(e.Phase, "ipam")] = delegates.Ran(slices.Index(words[:], e.Kind))
 }
 
 // become changes the state of a record that has its intent.

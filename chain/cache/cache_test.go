@@ -37,13 +37,14 @@ type view struct {
 	Intent
 	State                  State
 	Reserved, Plan, Result string // the interface's name
-	Asked, Told            bool
+	Steps                  map[string]delegates.Ran
+	Told                   bool
 	Deleting               string
 	Phases                 []string // in the order they began; an open one ends in " ..."
 }
 
 func (r *Record) view() view {
-	v := view{Intent: r.Intent, State: r.State, Asked: r.Asked, Told: r.Told, Deleting: r.Deleting}
+	v := view{Intent: r.Intent, State: r.State, Steps: r.Steps, Told: r.Told, Deleting: r.Deleting}
 	for _, x := range []struct {
 		to *string
 		r  Result
@@ -80,6 +81,16 @@ type step struct {
 	then func(*view) // what it changes
 }
 
+// ran is one executed plugin and how far it came.
+func ran(step string, how delegates.Ran) map[string]delegates.Ran {
+	return map[string]delegates.Ran{step: how}
+}
+
+// asks writes down that IPAM is asked.
+func asks(j *Journal, durable bool) func() error {
+	return func() error { return j.Ran("ipam", delegates.Asked, durable) }
+}
+
 func phase(v *view, name string) { v.Phases = append(v.Phases, name) }
 
 // add is the lines of an ADD whose addresses come from an executed plugin, in
@@ -87,7 +98,7 @@ func phase(v *view, name string) { v.Phases = append(v.Phases, name) }
 var add = []step{
 	{"begin veth.create", func(j *Journal) error { return j.Begin("veth.create") }, func(v *view) { phase(v, "veth.create ...") }},
 	{"plan", func(j *Journal) error { return j.Plan(named("plan")) }, func(v *view) { v.Plan = "plan" }},
-	{"asked", func(j *Journal) error { return j.Asked() }, func(v *view) { v.Asked = true }},
+	{"asked", func(j *Journal) error { return j.Ran("ipam", delegates.Asked, true) }, func(v *view) { v.Steps = ran("ipam", delegates.Asked) }},
 	{"begin exec", func(j *Journal) error { return j.Begin("exec") }, func(v *view) { phase(v, "exec ...") }},
 	{"reserved", func(j *Journal) error { return errors.Join(j.End("exec"), j.Reserved(named("reserved"))) }, func(v *view) { v.Phases[1], v.Reserved = "exec", "reserved" }},
 	{"a later plan", func(j *Journal) error { return j.Plan(named("plan2")) }, func(v *view) { v.Plan = "plan2" }},
@@ -175,11 +186,11 @@ func TestMade(t *testing.T) {
 		{"interrupted", "boot-1", write(), interrupted},
 		{"of an earlier boot", "boot-2", write(), delegates.Made{Known: true, Cookie: intent.Cookie}},
 		{"planned", "boot-1", write("plan"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Result: named("plan")}},
-		{"asked for addresses", "boot-1", write("asked"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Asked: true}},
-		{"asked, and a DEL did not end", "boot-1", write("asked", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Asked: true}},
+		{"asked for addresses", "boot-1", write("asked"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran("ipam", delegates.Asked)}},
+		{"asked, and a DEL did not end", "boot-1", write("asked", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran("ipam", delegates.Asked)}},
 		{"reserved", "boot-1", write("reserved"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Reserved: named("reserved")}},
-		{"attached", "boot-1", write("plan", "asked", "reserved", "result"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Asked: true, Reserved: named("reserved"), Result: named("result")}},
-		{"deleting", "boot-1", write("asked", "reserved", "result", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Asked: true, Reserved: named("reserved"), Result: named("result")}},
+		{"attached", "boot-1", write("plan", "asked", "reserved", "result"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran("ipam", delegates.Asked), Reserved: named("reserved"), Result: named("result")}},
+		{"deleting", "boot-1", write("asked", "reserved", "result", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran("ipam", delegates.Asked), Reserved: named("reserved"), Result: named("result")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d, j := begin(t)
@@ -415,9 +426,9 @@ func TestFullDisk(t *testing.T) {
 // its name stands in, for that alone.
 func TestSync(t *testing.T) {
 	for _, tt := range []struct {
-		sync          string
-		asked, result int // times by then
-	}{{"auto", 1, 1}, {"always", 1, 2}, {"never", 0, 0}} {
+		sync                  string
+		asked, kernel, result int // times by then
+	}{{"auto", 1, 1, 1}, {"always", 1, 2, 3}, {"never", 0, 0, 0}} {
 		t.Run(tt.sync, func(t *testing.T) {
 			d := Dir{Path: filepath.Join(t.TempDir(), "state", "attachments"), Sync: tt.sync}
 			j, err := d.Begin(intent, time.Now())
@@ -434,7 +445,13 @@ func TestSync(t *testing.T) {
 				name string
 				do   func() error
 				want int
-			}{{"told", j.Told, 0}, {"asked", j.Asked, tt.asked}, {"result", func() error { return j.Result(named("x")) }, tt.result}} {
+			}{
+				{"told", j.Told, 0},
+				{"asked", asks(j, true), tt.asked},
+				{"asked of kernel state", asks(j, false), tt.kernel},
+				{"freed", func() error { return j.Ran("ipam", delegates.Freed, true) }, tt.kernel},
+				{"result", func() error { return j.Result(named("x")) }, tt.result},
+			} {
 				if err := x.do(); err != nil {
 					t.Fatal(err)
 				}
@@ -481,7 +498,7 @@ func TestSyncFails(t *testing.T) {
 	if err := os.Rename(folder, folder+".moved"); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Asked(); !errors.Is(err, fs.ErrNotExist) {
+	if err := asks(j, true)(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 }

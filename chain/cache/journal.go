@@ -77,10 +77,13 @@ func (j *Journal) Reserved(r *types100.Result) error { return j.writeResult("res
 // Plan implements delegates.Journal.
 func (j *Journal) Plan(r *types100.Result) error { return j.writeResult("plan", r) }
 
-// Asked implements delegates.Journal.
-func (j *Journal) Asked() error {
-	if err := j.write(entry{Kind: "asked"}); err != nil || j.sync == "never" {
+// Ran implements delegates.Journal.
+func (j *Journal) Ran(step string, how delegates.Ran, durable bool) error {
+	if err := j.write(entry{Kind: words[how], Phase: step}); err != nil {
 		return err
+	}
+	if how != delegates.Asked || j.sync == "never" || !durable && j.sync != "always" {
+		return nil
 	}
 	return j.syncAll()
 }

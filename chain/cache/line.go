@@ -10,12 +10,12 @@ import (
 
 // entry is one line of a journal. Which fields count is told by Kind.
 type entry struct {
-	Kind  string // intent, reserved, asked, plan, begin, end, result, told or deleting
+	Kind  string // intent, reserved, asked, plan, begin, end, result, told, deleting, freeing or freed
 	At    int64  // wall clock, nanoseconds since 1970
 	After int64  // since the operation began, nanoseconds of a clock that never steps
 	Intent
 	Result json.RawMessage
-	Phase  string
+	Phase  string // of begin and end; the step of asked, freeing and freed
 	Span   string // of the DEL that began
 }
 

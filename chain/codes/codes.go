@@ -86,6 +86,7 @@ var Reasons = []Reason{
 	{"address.missing", "the pod's interface lacks an address", true},
 	{"route", "the pod lacks a route, or has it otherwise", true},
 	{"masquerade.missing", "a rule that gives the pod's packets the host's address is gone", true},
+	{"delegate.check", "a delegated plugin's own CHECK found something", false},
 	{"ipam.reservation", "an address is not reserved for the attachment", true},
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -34,7 +35,8 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 		Lock:    l.attachment,
 		Network: l.network,
 		Build:   func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns, l) },
-		Alive:   alive,
+		Alive:   o.alive,
+		Sandbox: o.sandbox,
 		Accept:  o.accept,
 	}
 }
@@ -47,7 +49,11 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 		net = conflist.Parse(doc)
 	}
 	pairs, argsErr := conflist.ParseArgs(args)
-	s := chain.Steps{Name: net.Tracewire.Mode}
+	s := chain.Steps{Name: net.Tracewire.Mode, Delegates: wrapped(net)}
+	if s.Name == "delegate" {
+		s.Vacant = func(a delegates.Attachment) error { return vacant(ns, a) }
+		return s, errors.Join(argsErr, doc.Err())
+	}
 	var ranges []netip.Prefix
 	switch {
 	case net.IPAM == "" && doc.Err() == nil: // a network without addresses
@@ -55,7 +61,7 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 		leases := ipam.Parse(doc, pairs)
 		s.IPAM, ranges = leases, leases.Subnets()
 	default:
-		s.IPAM, s.Late, s.Early = delegates.Plugin{Type: net.IPAM}, true, net.IPAM == "dhcp"
+		s.IPAM, s.Late, s.Early = delegates.Plugin{Type: net.IPAM, Step: "ipam", Durable: true}, true, net.IPAM == "dhcp"
 	}
 	wait := net.Tracewire.SyncDelete
 	var masq masquerade.Policy
@@ -77,6 +83,47 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 		return errors.Join(masquerade.RemoveAll(ctx, net.Name, wait), leave(ctx))
 	}
 	return s, errors.Join(argsErr, doc.Err())
+}
+
+// vacant is an error when the pod has an interface of the attachment's name.
+func vacant(ns *veth.Namespace, a delegates.Attachment) error {
+	host, err := veth.Dial()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return ns.Vacant(host, a.IfName)
+}
+
+// wrapped is the steps of the configuration's delegates.
+func wrapped(net conflist.Network) (out []chain.Step) {
+	for i, d := range net.Delegates {
+		p := delegates.Plugin{
+			Type: d.Type, Step: fmt.Sprintf("delegates[%d] %s", i, d.Type), Conf: d.Conf,
+			Durable: d.Durable, Main: i == 0 && net.Tracewire.Mode == "delegate",
+		}
+		out = append(out, chain.Step{Name: "delegate " + d.Type, Delegate: delegates.Wrapped{Plugin: p}})
+	}
+	return out
+}
+
+// sandbox finds the namespace that ADD was given, at the path of the DEL or of
+// the record. Without a record it is the path's, whichever is there.
+func (o *operation) sandbox(r cache.Record, a delegates.Attachment, path string) (netns string, absent bool) {
+	known := r.State != cache.None
+	for _, at := range []string{path, r.NetNS} {
+		p, err := veth.Open(at)
+		if err != nil {
+			continue
+		}
+		defer p.Close()
+		if known && (r.Boot != o.boot || r.Cookie != 0 && p.Cookie != r.Cookie) {
+			continue
+		}
+		_, err = p.Conn().Index(a.IfName)
+		return at, veth.Gone(err)
+	}
+	return "", true
 }
 
 // locks is the locks of one operation. Where the state directory is missing, or
@@ -132,11 +179,16 @@ func (l *locks) network(ctx context.Context, network string, shared bool) (unloc
 }
 
 // alive tells whether what a record stands for is there: a host end that is
-// proven to be its own, and its namespace at the path that ADD was given.
-func alive(_ context.Context, r cache.Record) (bool, error) {
+// proven to be its own, or in mode delegate the pod's interface, and its
+// namespace at the path that ADD was given.
+func (o *operation) alive(_ context.Context, r cache.Record) (bool, error) {
 	made := r.Result.Get()
 	if made == nil {
 		return false, nil
+	}
+	if conflist.Parse(conflist.Read(r.Conf)).Tracewire.Mode == "delegate" {
+		netns, absent := o.sandbox(r, r.Attachment, r.NetNS)
+		return netns != "" && !absent, nil
 	}
 	return veth.Alive(r.String(), made, r.NetNS, r.Cookie)
 }

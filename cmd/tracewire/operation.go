@@ -102,8 +102,9 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	if !veth.ValidName(a.IfName) {
 		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
-	if len(o.net.Prev) > 0 {
-		return conflist.Invalid("prevResult", o.net.Prev, "must be absent: tracewire is the first plugin of its list")
+	before, err := o.before()
+	if err != nil {
+		return err
 	}
 	ns, err := open(a)
 	if err != nil {
@@ -112,6 +113,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	defer ns.Close()
 	o.chain = o.assemble(ns)
 	call := o.call(a)
+	call.Before = before
 	in := cache.Intent{
 		Attachment: call.Attachment, Conf: a.StdinData, Args: a.Args, NetNS: a.Netns, Inode: ns.Inode, Cookie: ns.Cookie,
 		Boot: o.boot, Runtime: runtimeExe(), Span: o.root.Traceparent(),
@@ -121,6 +123,22 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 		o.outcome(r)
 	}
 	return err
+}
+
+// before is the result of the plugins before us in the list. Only what makes no
+// interface itself can go on from it.
+func (o *operation) before() (*types100.Result, error) {
+	if len(o.net.Prev) == 0 {
+		return nil, nil
+	}
+	if o.net.Tracewire.Mode != "delegate" {
+		return nil, conflist.Invalid("prevResult", o.net.Prev, "must be absent: in mode "+o.net.Tracewire.Mode+" tracewire is the first plugin of its list, and has one entry in it")
+	}
+	r, err := delegates.Previous(o.net.Prev)
+	if err != nil {
+		return nil, conflist.Invalid("prevResult", o.net.Prev, err.Error())
+	}
+	return r, nil
 }
 
 // accept turns ADD's result into the version that was asked for.
@@ -147,8 +165,14 @@ func (o *operation) outcome(r *types100.Result) {
 		addresses = append(addresses, ip.Address.String())
 	}
 	o.root.Set(trace.KeyAddresses.StringSlice(addresses), trace.KeyNetworkType.String(strings.Join(families, ",")))
-	if len(r.Interfaces) == 3 {
-		o.root.Set(trace.KeyInterface.String(r.Interfaces[1].Name), trace.KeyMAC.String(r.Interfaces[2].Mac))
+	for i, pod := range r.Interfaces {
+		if pod.Sandbox == "" || pod.Name != os.Getenv("CNI_IFNAME") {
+			continue
+		}
+		o.root.Set(trace.KeyMAC.String(pod.Mac))
+		if i > 0 && r.Interfaces[i-1].Sandbox == "" { // the host end stands before it
+			o.root.Set(trace.KeyInterface.String(r.Interfaces[i-1].Name))
+		}
 	}
 }
 

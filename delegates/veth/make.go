@@ -79,7 +79,7 @@ func (w *Wire) create(ctx context.Context, mtu, bridge int) error {
 		if err == nil || !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if err := w.taken(); err != nil {
+		if err := w.Pod.Vacant(w.Host, w.Call.IfName); err != nil {
 			return err
 		}
 		if made, err := w.debris(ctx, p); made || err != nil {
@@ -110,24 +110,6 @@ func (w *Wire) pair(mtu, bridge int) Pair {
 func parseMAC(text string) net.HardwareAddr {
 	m, _ := net.ParseMAC(text)
 	return m
-}
-
-// taken is an error when the pod has an interface of that name, and says whose it is.
-func (w *Wire) taken() error {
-	l, err := w.Pod.Conn().LinkByName(w.Call.IfName)
-	if Gone(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	owner := "somebody else's"
-	if l.Kind == "veth" && l.Peer != 0 {
-		if peer, err := w.Host.LinkByIndex(l.Peer); err == nil && peer.Peer == l.Index && Owner(peer.Alias) != "" {
-			owner = "owned by " + Owner(peer.Alias)
-		}
-	}
-	return fmt.Errorf("%w: %s in %s, %s", ErrExists, w.Call.IfName, w.Pod.Path, owner)
 }
 
 // debris removes an interface of the host end's name that is this

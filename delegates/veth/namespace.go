@@ -157,6 +157,25 @@ func (c *Conn) namespaceID(other *Namespace) (int, error) {
 	return id, err
 }
 
+// Vacant is an error, ErrExists, when the namespace has an interface of that
+// name; it says whose it is.
+func (p *Namespace) Vacant(host *Conn, name string) error {
+	l, err := p.conn.LinkByName(name)
+	if Gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner := "somebody else's"
+	if l.Kind == "veth" && l.Peer != 0 {
+		if peer, err := host.LinkByIndex(l.Peer); err == nil && peer.Peer == l.Index && Owner(peer.Alias) != "" {
+			owner = "owned by " + Owner(peer.Alias)
+		}
+	}
+	return fmt.Errorf("%w: %s in %s, %s", ErrExists, name, p.Path, owner)
+}
+
 // Still tells whether the path still names this namespace: a runtime may have
 // taken the pod away meanwhile.
 func (p *Namespace) Still() error {

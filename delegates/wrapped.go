@@ -1,0 +1,93 @@
+package delegates
+
+import (
+	"context"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Wrapped is a plugin of the configuration's delegates. Its answer replaces the
+// result so far.
+type Wrapped struct{ Plugin }
+
+// Add implements Delegate. An answer that lost something of the result so far
+// is an error.
+func (w Wrapped) Add(ctx context.Context, c Call) (*types100.Result, error) {
+	r, version, err := w.add(ctx, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case r == nil:
+		return nil, w.failed("answer is null, not a result")
+	case c.Before == nil:
+		return r, w.points(r)
+	case noInterfaces(version):
+		r.Interfaces = c.Before.Interfaces
+		keepInterfaces(c.Before, r)
+	}
+	return r, w.kept(c.Before, r)
+}
+
+// kept is an error where an answer lost an interface or an address.
+func (w Wrapped) kept(before, after *types100.Result) error {
+	for _, i := range before.Interfaces {
+		if !slices.ContainsFunc(after.Interfaces, same(i)) {
+			return w.failed("answer lost interface %s", where(i))
+		}
+	}
+	for _, ip := range before.IPs {
+		at := slices.IndexFunc(after.IPs, func(o *types100.IPConfig) bool { return o.Address.String() == ip.Address.String() })
+		if at < 0 {
+			return w.failed("answer lost address %s", ip.Address.String())
+		}
+		if of := owner(before, ip); of != nil && (owner(after, after.IPs[at]) == nil || !same(of)(owner(after, after.IPs[at]))) {
+			return w.failed("answer lost the interface of address %s, %s", ip.Address.String(), where(of))
+		}
+	}
+	return w.points(after)
+}
+
+// points is an error where an address is of an interface that is not there.
+func (w Wrapped) points(r *types100.Result) error {
+	for _, ip := range r.IPs {
+		if ip.Interface != nil && owner(r, ip) == nil {
+			return w.failed("answer has address %s of interface %d, but %d interfaces", ip.Address.String(), *ip.Interface, len(r.Interfaces))
+		}
+	}
+	return nil
+}
+
+// owner is the interface of an address, nil for none.
+func owner(r *types100.Result, ip *types100.IPConfig) *types100.Interface {
+	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
+		return nil
+	}
+	return r.Interfaces[*ip.Interface]
+}
+
+func same(a *types100.Interface) func(*types100.Interface) bool {
+	return func(b *types100.Interface) bool { return a.Name == b.Name && a.Sandbox == b.Sandbox }
+}
+
+func where(i *types100.Interface) string {
+	if i.Sandbox == "" {
+		return i.Name + " of the host"
+	}
+	return i.Name + " in " + i.Sandbox
+}
+
+// noInterfaces tells a version whose results have no interfaces (CNI spec
+// 0.2.0, "Result").
+func noInterfaces(version string) bool { return version == "0.1.0" || version == "0.2.0" }
+
+// keepInterfaces gives addresses the interface that they had before.
+func keepInterfaces(before, after *types100.Result) {
+	for _, ip := range after.IPs {
+		for _, old := range before.IPs {
+			if old.Address.String() == ip.Address.String() {
+				ip.Interface = old.Interface
+			}
+		}
+	}
+}
