@@ -66,8 +66,9 @@ type Chain struct {
 	Records cache.Dir
 	Boot    string    // boot id of this kernel
 	Start   time.Time // of the operation
-	// Lock waits for the attachment's lock. It is held until the process ends.
-	Lock func(context.Context, delegates.Attachment) error
+	// Lock waits for the attachment's lock. Unless unlock is called it is held until
+	// the process ends.
+	Lock func(context.Context, delegates.Attachment) (unlock func(), err error)
 	// Network waits for a network's lock, beside others or alone.
 	Network func(ctx context.Context, network string, shared bool) (unlock func(), err error)
 	// Build reads the steps' configuration. The Steps are usable also beside an
@@ -130,7 +131,7 @@ func row(ctx context.Context, name string, do func(context.Context) error) error
 func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(context.Context, cache.Record) error) (r cache.Record, err error) {
 	err = row(ctx, "cache.read", func(ctx context.Context) error {
 		asked := time.Now()
-		if err := c.Lock(ctx, a); err != nil {
+		if _, err := c.Lock(ctx, a); err != nil {
 			return err
 		}
 		trace.Set(ctx, trace.KeyLockWait.Float64(trace.Milliseconds(time.Since(asked))))

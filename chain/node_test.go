@@ -42,6 +42,7 @@ type node struct {
 	empty  bool             // IPAM answers without an address
 	absent bool             // the pod has no interface of the attachment's name
 
+	kept  []delegates.Attachment           // what the last GC had to leave alone
 	calls map[string]delegates.Call        // the last of each: "bridge DEL"
 	each  func(what string)                // called as each is, where it is not nil
 	built []string                         // configurations that steps were built from
@@ -78,6 +79,12 @@ func (n *node) call(what string, c delegates.Call) error {
 	return n.broken[what]
 }
 
+// collect takes down that a step is called, and for what is kept.
+func (n *node) collect(what string, c delegates.Call, k delegates.Kept) error {
+	n.kept = k.All
+	return n.call(what, c)
+}
+
 // ipam is a step that leases one address.
 type ipam struct{ *node }
 
@@ -105,6 +112,10 @@ func (i ipam) Del(_ context.Context, c delegates.Call) error {
 }
 
 func (i ipam) Check(_ context.Context, c delegates.Call) error { return i.call("ipam CHECK", c) }
+
+func (i ipam) GC(_ context.Context, c delegates.Call, k delegates.Kept) error {
+	return i.collect("ipam GC", c, k)
+}
 
 // bridge is a step of two phases that makes an interface, and asks for the
 // addresses between them where it has to.
@@ -142,6 +153,10 @@ func (b bridge) Del(_ context.Context, c delegates.Call) error {
 
 func (b bridge) Check(_ context.Context, c delegates.Call) error { return b.call("bridge CHECK", c) }
 
+func (b bridge) GC(_ context.Context, c delegates.Call, k delegates.Kept) error {
+	return b.collect("bridge GC", c, k)
+}
+
 // extra is a delegate that adds an interface of its name to the result.
 type extra struct {
 	*node
@@ -167,6 +182,10 @@ func (e extra) Del(_ context.Context, c delegates.Call) error {
 	}
 	delete(e.interfaces, c.String()+" by "+e.name)
 	return nil
+}
+
+func (e extra) GC(_ context.Context, c delegates.Call, k delegates.Kept) error {
+	return e.collect(e.name+" GC", c, k)
 }
 
 func (e extra) Check(_ context.Context, c delegates.Call) error { return e.call(e.name+" CHECK", c) }
@@ -195,10 +214,11 @@ type kind struct {
 func (h host) chain(k kind) *Chain {
 	return &Chain{
 		Records: h.records, Boot: thisBoot, Start: time.Now(),
-		Lock: func(context.Context, delegates.Attachment) error {
+		Lock: func(context.Context, delegates.Attachment) (func(), error) {
 			h.said = append(h.said, "lock")
-			return h.broken["lock"]
+			return func() {}, h.broken["lock"]
 		},
+		Network: func(context.Context, string, bool) (func(), error) { return func() {}, nil },
 		Build: func(conf []byte, args string) (Steps, error) {
 			h.built = append(h.built, strings.TrimSpace(string(conf)+" "+args))
 			s := Steps{Name: "bridge", Main: bridge{h.node}, Late: k.late, Early: k.early}

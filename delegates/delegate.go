@@ -120,6 +120,9 @@ type Delegate interface {
 	Del(context.Context, Call) error
 	// Check compares what Add made with what is there.
 	Check(context.Context, Call) error
+	// GC removes what Adds made for attachments of the network that are not kept.
+	// The Call names the network alone.
+	GC(context.Context, Call, Kept) error
 }
 
 // NothingMade is the error of an Add that failed before it made anything: its

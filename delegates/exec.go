@@ -51,7 +51,7 @@ func (p Plugin) Add(ctx context.Context, c Call) (*types100.Result, error) {
 
 // add is the answer, nil for null, and its version.
 func (p Plugin) add(ctx context.Context, c Call) (r *types100.Result, version string, err error) {
-	out, err := p.run(ctx, "ADD", c)
+	out, err := p.with(ctx, "ADD", c)
 	if err != nil {
 		return nil, "", err
 	}
@@ -127,7 +127,7 @@ func (p Plugin) Del(ctx context.Context, c Call) error {
 	}
 	err := p.noted(c, Freeing)
 	if err == nil {
-		_, err = p.run(ctx, "DEL", c)
+		_, err = p.with(ctx, "DEL", c)
 	}
 	if why := p.excused(c, err); why != "" {
 		trace.Warn(ctx, why, trace.KeyError.String(err.Error()))
@@ -174,7 +174,7 @@ func later(err error) bool {
 // Check implements Delegate. What the plugin itself found is a finding; an
 // error of another kind tells that it could not look.
 func (p Plugin) Check(ctx context.Context, c Call) error {
-	_, err := p.run(ctx, "CHECK", c)
+	_, err := p.with(ctx, "CHECK", c)
 	var e *types.Error
 	if errors.As(err, &e) && e.Code >= firstOwn { // the reference plugins say 999 to everything
 		return Findings{{Code: "delegate.check", Expected: p.Type + " to find nothing", Found: e.Error()}}
@@ -189,22 +189,27 @@ func (p Plugin) failed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrPlugin, p.Type, fmt.Errorf(format, args...))
 }
 
-// run runs the executable in a span named exec and returns its standard output.
-func (p Plugin) run(ctx context.Context, verb string, c Call) (out []byte, err error) {
-	path, err := Find(p.Type, c.Path)
-	if err != nil {
-		return nil, err
-	}
+// with runs the executable with its configuration and prevResult.
+func (p Plugin) with(ctx context.Context, verb string, c Call) ([]byte, error) {
 	conf, err := p.stdin(verb, c)
 	if err != nil {
 		return nil, p.failed("configuration: %w", err)
 	}
-	if verb == "ADD" {
+	return p.run(ctx, verb, c, conf)
+}
+
+// run runs the executable in a span named exec and returns its standard output.
+func (p Plugin) run(ctx context.Context, verb string, c Call, conf []byte) (out []byte, err error) {
+	path, err := Find(p.Type, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	switch verb {
+	case "ADD":
 		if err := p.noted(c, Asked); err != nil {
 			return nil, err
 		}
-	}
-	if verb == "DEL" {
+	case "DEL", "GC":
 		var cancel context.CancelFunc
 		ctx, cancel = half(ctx)
 		defer cancel()

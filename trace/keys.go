@@ -33,6 +33,9 @@ const (
 	KeyReaped      = attribute.Key("cni.reaped")        // the wait of the interface's removal was left to a child, true
 	KeyStderr      = attribute.Key("cni.plugin.stderr") // what a delegated plugin wrote there, bounded
 	KeySysctl      = attribute.Key("cni.sysctl")        // below net/, "ipv4/conf/eth0/arp_notify"
+	KeyRuntime     = attribute.Key("cni.runtime")       // executable that called ADD, "/usr/bin/containerd"
+	KeyRemoved     = attribute.Key("cni.gc.removed")    // attachments that a GC removed, 2
+	KeySpared      = attribute.Key("cni.gc.spared")     // attachments that the runtime did not name and that stay, 1
 	KeyStack       = attribute.Key("exception.stacktrace")
 	KeyLockWait    = attribute.Key("cni.lock.wait_ms") // time waited for a lock in milliseconds, 1.25
 	KeyReservation = attribute.Key("cni.reservation")  // reservation files released, 2

@@ -152,8 +152,14 @@ func (j *Journal) Remove() error {
 	return nil
 }
 
-// Close lets go of the file.
-func (j *Journal) Close() error { return unix.Close(j.fd) }
+// Close lets go of the file, once.
+func (j *Journal) Close() error {
+	fd := j.fd
+	if j.fd = -1; fd < 0 {
+		return nil
+	}
+	return unix.Close(fd)
+}
 
 // line is an entry and its text.
 type line struct {

@@ -5,7 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
 )
@@ -25,16 +28,27 @@ func (d Dir) List() (all []Stored, err error) {
 		return nil, nil
 	}
 	for _, n := range networks {
-		dir := filepath.Join(d.Path, n.Name())
-		files, err := os.ReadDir(dir)
-		if err != nil && n.IsDir() && !errors.Is(err, fs.ErrNotExist) {
+		if !n.IsDir() {
+			continue
+		}
+		some, err := d.folder(filepath.Join(d.Path, n.Name()))
+		if err != nil {
 			return all, err
 		}
-		for _, f := range files {
-			path := filepath.Join(dir, f.Name())
-			if r, ok := stored(path); ok {
-				all = append(all, r)
-			}
+		all = append(all, some...)
+	}
+	return all, err
+}
+
+// folder is the records of one network's folder.
+func (d Dir) folder(dir string) (all []Stored, err error) {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, f := range files {
+		if r, ok := stored(filepath.Join(dir, f.Name())); ok {
+			all = append(all, r)
 		}
 	}
 	return all, err
@@ -51,4 +65,19 @@ func stored(path string) (s Stored, ok bool) {
 		s.Attachment = delegates.Attachment{Network: filepath.Base(filepath.Dir(path)), ContainerID: id, IfName: ifname}
 	}
 	return s, true
+}
+
+// Of is the records of one network, as List has them.
+func (d Dir) Of(network string) ([]Stored, error) {
+	return d.folder(filepath.Join(d.Path, short(network)))
+}
+
+// Recorded tells whether an attachment has a record; where IfName is "", any of
+// the container's.
+func (d Dir) Recorded(a delegates.Attachment) bool {
+	if a.IfName != "" {
+		return unix.Access(d.File(a), unix.F_OK) == nil
+	}
+	files, _ := os.ReadDir(filepath.Join(d.Path, short(a.Network)))
+	return slices.ContainsFunc(files, func(f os.DirEntry) bool { return strings.HasPrefix(f.Name(), a.ContainerID+":") })
 }

@@ -156,17 +156,12 @@ func (l *locks) open(ctx context.Context) (_ *lock.Ranges, err error) {
 	return l.file, err
 }
 
-// attachment takes the attachment's lock for as long as this process lives.
-func (l *locks) attachment(ctx context.Context, a delegates.Attachment) error {
-	file, err := l.open(ctx)
-	if file == nil || err != nil {
-		return err
-	}
-	_, err = file.Lock(ctx, a.String())
-	return err
+// attachment takes the attachment's lock.
+func (l *locks) attachment(ctx context.Context, a delegates.Attachment) (unlock func(), err error) {
+	return l.network(ctx, a.String(), false)
 }
 
-// network takes the network's lock, whose key no attachment has.
+// network takes the lock of a network, or of another key that no attachment has.
 func (l *locks) network(ctx context.Context, network string, shared bool) (unlock func(), err error) {
 	file, err := l.open(ctx)
 	if file == nil || err != nil {

@@ -56,7 +56,7 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 	var ctx context.Context
 	ctx, o.root = o.rec.Begin("cni."+verb, start, os.Getenv)
 	o.describe(verb)
-	o.funcs = skel.CNIFuncs{Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check)}
+	o.funcs = skel.CNIFuncs{Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check), GC: o.verb(ctx, o.gc)}
 	return o
 }
 
@@ -207,6 +207,29 @@ func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
 	call := o.call(a)
 	call.Before = before
 	return o.chain.Check(ctx, call)
+}
+
+// gc keeps its hands off everything unless the runtime said what is valid: a
+// list that is absent or null is not an empty one.
+func (o *operation) gc(ctx context.Context, a *skel.CmdArgs) error {
+	list, given, err := conflist.Valid(o.stdin)
+	if err != nil {
+		return err
+	}
+	if !given {
+		trace.Warn(ctx, "no list of valid attachments: nothing is done")
+		return nil
+	}
+	if o.netErr != nil {
+		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(o.netErr.Error()))
+	}
+	o.chain = o.assemble(nil)
+	call := o.call(a)
+	valid := make([]delegates.Attachment, len(list))
+	for i, v := range list {
+		valid[i] = delegates.Attachment{Network: call.Network, ContainerID: v.ContainerID, IfName: v.IfName}
+	}
+	return o.chain.GC(ctx, call, valid, runtimeExe(), o.root.Traceparent())
 }
 
 // open opens the pod's network namespace, which is our own only where the

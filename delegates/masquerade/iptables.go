@@ -97,8 +97,11 @@ func (c Chains) jumps(own []netip.Prefix) (out []string) {
 
 // match is the comment as iptables-restore reads it and iptables -S prints it.
 func (c Chains) match() string {
-	return `-m comment --comment "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(c.Comment()) + `"`
+	return `-m comment --comment "` + escaped(c.Comment()) + `"`
 }
+
+// escaped is a text as it stands between an iptables line's quotes.
+func escaped(text string) string { return strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) }
 
 // distinctAddresses is the addresses as prefixes of one address each.
 func distinctAddresses(own []netip.Prefix) (out []netip.Prefix) {
@@ -235,9 +238,14 @@ func (f family) restore(ctx context.Context, lines []string) error {
 	return err
 }
 
-// list is the rules of one chain of the table nat, each as what appends it.
+// list is the rules of one chain of the table nat, "" for all of its chains,
+// each as what appends it.
 func (f family) list(ctx context.Context, chain string) (rules []string, err error) {
-	out, err := run(ctx, f.iptables, "", "-w", patience, "-t", "nat", "-S", chain)
+	args := []string{"-w", patience, "-t", "nat", "-S"}
+	if chain != "" {
+		args = append(args, chain)
+	}
+	out, err := run(ctx, f.iptables, "", args...)
 	for line := range strings.Lines(out) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "-A ") {
 			rules = append(rules, line)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/nft"
 )
 
@@ -20,11 +21,16 @@ var referenceChain = nft.Chain{Table: nft.Table{Family: nft.Inet, Name: "cni_plu
 // with either backend: its iptables chain, and its rules by their comments.
 // What is not there is success. See Rules.Remove for wait.
 func (c Chains) RemoveReference(ctx context.Context, addresses []netip.Prefix, wait bool) error {
-	comment := referenceHash(c.Network) + "-" + referenceHash(c.IfName+":"+c.ContainerID)
+	comment := referenceComment(delegates.Attachment(c))
 	err := remove(ctx, wait, func(conn *nft.Conn) ([]nft.Object, error) {
 		return rulesOf(conn, referenceChain, func(s string) bool { return strings.HasPrefix(s, comment) })
 	})
 	return errors.Join(err, c.Remove(ctx, addresses))
+}
+
+// referenceComment is what the comments of an attachment's rules begin with.
+func referenceComment(a delegates.Attachment) string {
+	return referenceHash(a.Network) + "-" + referenceHash(a.IfName+":"+a.ContainerID)
 }
 
 func referenceHash(s string) string {

@@ -1,0 +1,119 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// gcPatience bounds the wait for each attachment's lock: the others' turn must
+// not depend on one that hangs.
+const gcPatience = 2 * time.Second
+
+// GC removes what stands for attachments of a network that are not among valid:
+// their records, as a DEL does, then what is left without one. It goes on past
+// errors and tells all of them. A living attachment that another runtime made is
+// spared. runtime is the executable of the one that asks, span the operation's
+// traceparent.
+func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span string) error {
+	steps, err := c.Build(call.Conf, call.Args)
+	if err != nil {
+		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
+	}
+	kept, err := c.collect(ctx, call, valid, runtime, span)
+	errs := []error{err}
+	for _, step := range steps.backward() {
+		errs = append(errs, c.one(ctx, trace.Row{Name: step.Name, Do: func(ctx context.Context) error { return step.GC(ctx, call, kept) }}))
+	}
+	errs = append(errs, c.last(ctx, steps, call.Network))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: %w", ErrLeft, err)
+	}
+	return nil
+}
+
+// collect removes the records of attachments that are not valid, with all that
+// they stand for. Kept is what has to stay all the same.
+func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span string) (kept delegates.Kept, err error) {
+	kept = delegates.Kept{All: slices.Clone(valid), Recorded: c.Records.Recorded}
+	var all []cache.Stored
+	errs := []error{row(ctx, "cache.list", func(context.Context) (err error) { all, err = c.Records.Of(call.Network); return err })}
+	removed := 0
+	for _, r := range all {
+		a := r.Attachment
+		if slices.Contains(valid, a) || r.State == cache.Unreadable && slices.ContainsFunc(valid, c.fileOf(r)) {
+			continue
+		}
+		one := call
+		one.Attachment, one.NetNS, one.Prev = a, r.NetNS, nil
+		gone, err := c.removeOne(ctx, one, runtime, span)
+		if gone {
+			removed++
+		} else {
+			kept.All = append(kept.All, a)
+		}
+		errs = append(errs, err)
+	}
+	trace.Set(ctx, trace.KeyRemoved.Int(removed), trace.KeySpared.Int(len(kept.All)-len(valid)))
+	return kept, errors.Join(errs...)
+}
+
+// fileOf tells that a record's file is an attachment's: where it cannot be read
+// its name is all that tells.
+func (c *Chain) fileOf(r cache.Stored) func(delegates.Attachment) bool {
+	return func(a delegates.Attachment) bool { return c.Records.File(a) == r.Path }
+}
+
+// removeOne is a DEL of one attachment, in a span of its own. gone is false
+// where it was spared, too.
+func (c *Chain) removeOne(ctx context.Context, call delegates.Call, runtime, span string) (gone bool, err error) {
+	err = c.one(ctx, trace.Row{Name: "attachment.remove", Do: func(ctx context.Context) error {
+		trace.Set(ctx, trace.KeyID.String(call.ContainerID), trace.KeyIfName.String(call.IfName))
+		wait, cancel := context.WithTimeout(ctx, gcPatience)
+		defer cancel()
+		unlock, err := c.Lock(wait, call.Attachment)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		defer c.let()
+		r := c.replay(ctx, call.Attachment)
+		trace.Link(ctx, trace.ParseContext(r.Span))
+		if spare, err := c.anothers(ctx, r, runtime); spare || err != nil {
+			return err
+		}
+		gone = true
+		return c.remove(ctx, r, call, span)
+	}})
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", call.Attachment, err)
+	}
+	return gone, nil
+}
+
+// let lets go of the record of one attachment, before the next one's turn.
+func (c *Chain) let() {
+	if c.journal != nil {
+		_ = c.journal.Close() // usually it is removed by now
+	}
+	c.journal = nil
+}
+
+// anothers tells whether a living attachment is another runtime's, which knows
+// it where ours does not.
+func (c *Chain) anothers(ctx context.Context, r cache.Record, runtime string) (bool, error) {
+	if r.State != cache.Attached || r.Boot != c.Boot || r.Runtime == "" || runtime == "" || r.Runtime == runtime {
+		return false, nil
+	}
+	alive, err := c.Alive(ctx, r)
+	if alive {
+		trace.Warn(ctx, "attachment lives and is another runtime's: it is spared", trace.KeyRuntime.String(r.Runtime))
+	}
+	return alive, err
+}

@@ -1,0 +1,62 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// GC implements delegates.Delegate: it releases the addresses of attachments
+// that are not kept, and the empty files that an ADD which a crash cut short
+// left. A file that is named by no address is not ours.
+func (h HostLocal) GC(ctx context.Context, c delegates.Call, k delegates.Kept) error {
+	dir, err := folder(h.DataDir, c.Network)
+	if err != nil {
+		return err
+	}
+	s, err := openStore(ctx, dir, Reservation{})
+	if noStore(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer s.unlock()
+	names, err := s.taken()
+	n, errs := 0, []error{err}
+	for a := range names {
+		released, err := s.collect(a, c.Network, k)
+		if released {
+			n++
+		}
+		errs = append(errs, err)
+	}
+	s.span.Set(trace.KeyReservation.Int(n))
+	return errors.Join(errs...)
+}
+
+// collect releases one address unless its attachment is kept.
+func (s *store) collect(a netip.Addr, network string, k delegates.Kept) (bool, error) {
+	path := s.path(a)
+	r, ok, err := readReservation(path)
+	if err != nil {
+		return false, err
+	}
+	if !ok {
+		st, err := os.Lstat(path)
+		if err != nil || !st.Mode().IsRegular() || st.Size() > 0 {
+			return false, nil //nolint:nilerr // it is gone, or no reservation
+		}
+		return true, remove(path)
+	}
+	if k.Has(delegates.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}) {
+		return false, nil
+	}
+	s.span.Event("reservation.release", trace.KeyAddresses.StringSlice([]string{filepath.Base(path)}), trace.KeyID.String(r.ContainerID))
+	return true, remove(path)
+}
