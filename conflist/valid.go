@@ -1,6 +1,6 @@
 package conflist
 
-// Valid is one attachment that the runtime knows.
+// Attachment is one that the runtime knows.
 type Attachment struct{ ContainerID, IfName string }
 
 // Valid reads the attachments that a GC has to leave alone, from
