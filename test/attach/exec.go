@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ func newExec() *Exec {
 // Call is one run of a plugin.
 type Call struct {
 	Plugin         string // name of the executable
+	Verb           string // CNI_COMMAND
 	Stdout, Stderr []byte
 	Exit           int // -1 when a signal ended it
 	Took           time.Duration
@@ -46,7 +48,7 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &out, &stderr
 	start := time.Now()
 	err := cmd.Run()
-	c := Call{Plugin: filepath.Base(path), Stdout: out.Bytes(), Stderr: stderr.Bytes(), Took: time.Since(start)}
+	c := Call{Plugin: filepath.Base(path), Verb: verb(env), Stdout: out.Bytes(), Stderr: stderr.Bytes(), Took: time.Since(start)}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return nil, err
@@ -59,6 +61,16 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []
 		return c.Stdout, nil
 	}
 	return nil, c.Err()
+}
+
+// verb is the CNI_COMMAND of an environment, where the last of a name counts.
+func verb(env []string) (verb string) {
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "CNI_COMMAND="); ok {
+			verb = v
+		}
+	}
+	return verb
 }
 
 // Calls is what was run since the last time it was asked.

@@ -169,15 +169,34 @@ func (n *Node) Del(ctx context.Context, a Attachment) error {
 	return n.cni.DelNetworkList(ctx, n.list, a.runtime())
 }
 
-// Raw runs one command of the list's first plugin without libcni: no
-// prevResult and no runtimeConfig.
-func (n *Node) Raw(ctx context.Context, command string, a Attachment) ([]byte, error) {
+// GC runs GC of the whole list: valid attachments stay.
+func (n *Node) GC(ctx context.Context, valid []types.GCAttachment) error {
+	return n.cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: valid})
+}
+
+// Status asks the whole list.
+func (n *Node) Status(ctx context.Context) error {
+	return n.cni.GetStatusNetworkList(ctx, n.list)
+}
+
+// First is the list's first plugin, and the configuration that it is given
+// when it runs without libcni: no runtimeConfig and no prevResult. Keys are JSON
+// values that go into it; an empty one takes a key out.
+func (n *Node) First(keys map[string]string) (plugin string, stdin []byte, err error) {
 	first := n.list.Plugins[0]
-	conf, err := libcni.InjectConf(first, map[string]any{"name": n.list.Name, "cniVersion": n.list.CNIVersion})
-	if err != nil {
-		return nil, err
+	conf := map[string]json.RawMessage{}
+	if err := json.Unmarshal(first.Bytes, &conf); err != nil {
+		return "", nil, err
 	}
-	return n.Run(ctx, first.Network.Type, conf.Bytes, n.Environment(command, a))
+	conf["name"], _ = json.Marshal(n.list.Name) // strings can always be written
+	conf["cniVersion"], _ = json.Marshal(n.list.CNIVersion)
+	for key, value := range keys {
+		if conf[key] = json.RawMessage(value); value == "" {
+			delete(conf, key)
+		}
+	}
+	stdin, err = json.Marshal(conf)
+	return first.Network.Type, stdin, err
 }
 
 // Run runs one program of the node's path with just that environment.

@@ -199,34 +199,6 @@ func TestKeysThatAskForNothing(t *testing.T) {
 	}
 }
 
-// TestBadPrevResult: broken results are an error of CHECK and nothing to DEL
-// (cni#1191, nomad#25510).
-func TestBadPrevResult(t *testing.T) {
-	for _, tt := range []struct{ name, prev string }{
-		{name: "none"},
-		{name: "null", prev: "null"},
-		{name: "a string", prev: `"gone"`},
-		{name: "nulls", prev: `{"cniVersion": "1.1.0", "ips": [null], "interfaces": [null]}`},
-		{name: "bad address", prev: `{"cniVersion": "1.1.0", "ips": [{"address": "nonsense"}]}`},
-		{name: "unknown version", prev: `{"cniVersion": "7.0.0"}`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			n := node(t)
-			a := pod1(t, n)
-			if err := raw(t, n, "ADD", conf(t, n, nil), n.Environment("ADD", a)).Err(); err != nil {
-				t.Fatal(describe(err))
-			}
-			stdin := conf(t, n, map[string]string{"prevResult": tt.prev})
-			in := input{code: 7, names: []string{"prevResult"}}
-			in.answered(t, n, raw(t, n, "CHECK", stdin, n.Environment("CHECK", a)))
-			if err := raw(t, n, "DEL", stdin, n.Environment("DEL", a)).Err(); err != nil {
-				t.Error(describe(err))
-			}
-			nothingLeft(t, n)
-		})
-	}
-}
-
 // needSandbox skips a test in which the plugin writes to its default folders:
 // where its configuration cannot be read there are no others.
 func needSandbox(t *testing.T) {

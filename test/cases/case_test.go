@@ -9,8 +9,9 @@
 //	spans.txt    the span trees of all operations
 //	kernel.txt   what the kernel had after the last ADD that succeeded
 //	rules.txt    the rules at each step "rules", in cases that have one
+//	plugins      executables that stand before all others, in cases that bring some
 //
-// The last four are written anew by `-update`: read what changed. Every case
+// The four before plugins are written anew by `-update`: read what changed. Every case
 // ends with nothing left: no interface but bridges, no reservation, no record.
 package cases
 
@@ -20,12 +21,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
@@ -50,7 +53,7 @@ func TestCases(t *testing.T) {
 
 func run(t *testing.T, folder string) {
 	lines := readLines(t, filepath.Join(folder, "steps"))
-	c := &story{Node: node(t), folder: folder, results: map[string]types.Result{}}
+	c := &story{Node: node(t, own(t, folder)...), folder: folder, results: map[string]any{}, macs: map[string]string{}, ran: map[string]int{}}
 	c.load(t, "in.conflist")
 	for i, line := range lines {
 		word, rest, _ := strings.Cut(line, " ")
@@ -69,17 +72,32 @@ func run(t *testing.T, folder string) {
 	c.compare(t)
 	nothingLeft(t, c.Node)
 	told(t, c.Node, c.ran)
+	logSound(t, c.Node)
 }
 
-// node is a fresh node in a network namespace of the test's own.
-func node(t *testing.T) *attach.Node {
+// own is the folder of a case's own plugins, which stand before the others.
+func own(t *testing.T, folder string) []string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(folder, "plugins"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !exists(path) {
+		return nil
+	}
+	return []string{path}
+}
+
+// node is a fresh node in a network namespace of the test's own. Plugins are
+// looked for in first, then in ours and the reference's.
+func node(t *testing.T, first ...string) *attach.Node {
 	t.Helper()
 	bin, reference := os.Getenv("TRACEWIRE_BIN"), os.Getenv("TRACEWIRE_REFERENCE")
 	if bin == "" || reference == "" {
 		t.Skip("needs the program tracewire: run make test")
 	}
 	netns.Enter(t)
-	n, err := attach.NewNode(t.TempDir(), bin, reference)
+	n, err := attach.NewNode(t.TempDir(), append(first, bin, reference)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,11 +124,12 @@ func readLines(t *testing.T, path string) (lines []string) {
 type story struct {
 	*attach.Node
 	folder  string
-	results map[string]types.Result // by attachment
+	results map[string]any    // by attachment
+	macs    map[string]string // that "same-mac" has seen, by interface
 	kernel  string
 	rules   string
-	last    string // the step before, that the next rules are listed after
-	ran     int    // times that our plugin was run
+	last    string         // the step before, that the next rules are listed after
+	ran     map[string]int // times that our plugin was run, by CNI_COMMAND
 }
 
 func (c *story) load(t *testing.T, name string) {
@@ -132,11 +151,17 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"add":        (*story).add,
 	"check":      (*story).check,
 	"del":        (*story).del,
+	"gc":         (*story).gc,
+	"status":     (*story).status,
 	"raw":        (*story).raw,
+	"at-once":    (*story).atOnce,
 	"ping":       (*story).ping,
 	"no-ping":    (*story).noPing,
 	"tcp":        (*story).tcp,
 	"link":       (*story).link,
+	"sysctl":     (*story).sysctl,
+	"count":      (*story).count,
+	"neighbour":  (*story).neighbour,
 	"conf":       (*story).conf,
 	"forget":     (*story).forget,
 	"needs":      (*story).needs,
@@ -166,7 +191,7 @@ func (c *story) step(t *testing.T, line, verb string, args []string, want string
 	if problem := expected(err, want, c.Normal); problem != nil {
 		t.Fatalf("%s: %v", line, problem)
 	}
-	if verb == "add" && want != "" {
+	if (verb == "add" || strings.HasPrefix(line, "raw ADD")) && want != "" {
 		after, errAfter := c.Left()
 		if diff := cmp.Diff(before, after); diff != "" || errBefore != nil || errAfter != nil {
 			t.Errorf("%s: a failed ADD left or took something: -before +after:\n%s%v%v", line, diff, errBefore, errAfter)
@@ -176,7 +201,7 @@ func (c *story) step(t *testing.T, line, verb string, args []string, want string
 		if call.Plugin != "tracewire" {
 			continue
 		}
-		c.ran++
+		c.ran[call.Verb]++
 		if err := call.Sound(); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
@@ -252,11 +277,40 @@ func nothingLeft(t *testing.T, n *attach.Node) {
 	}
 }
 
-// told is what holds of the telemetry: one operation in the spool a run.
-func told(t *testing.T, n *attach.Node, ran int) {
+// told is what holds of the telemetry: one operation in the spool a run. GC and
+// STATUS may leave none.
+func told(t *testing.T, n *attach.Node, ran map[string]int) {
 	t.Helper()
-	if ops, err := n.Operations(); err != nil || len(ops) != ran {
-		t.Errorf("the spool has %d operations, error %v; the plugin ran %d times", len(ops), err, ran)
+	ops, err := n.Operations()
+	if err != nil {
+		t.Error(err)
+	}
+	got := map[string]int{}
+	for _, o := range ops {
+		got[strings.TrimPrefix(o.Root.Name, "cni.")]++
+	}
+	for verb, times := range ran {
+		if may := verb == "GC" || verb == "STATUS"; got[verb] > times || got[verb] < times && !may && verb != "VERSION" {
+			t.Errorf("the spool has %d operations %s, the plugin ran %d times", got[verb], verb, times)
+		}
+		delete(got, verb)
+	}
+	if len(got) > 0 {
+		t.Errorf("the spool has operations that never ran: %v", got)
+	}
+}
+
+// logSound is what holds of the log, where there is one: lines of JSON.
+func logSound(t *testing.T, n *attach.Node) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(n.Dir, "log", "tracewire.jsonl"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if !json.Valid([]byte(line)) || !utf8.ValidString(line) {
+			t.Errorf("the log has the line %.200q", line)
+		}
 	}
 }
 
@@ -275,6 +329,7 @@ func (c *story) attachment(t *testing.T, args []string) attach.Attachment {
 		key, value, _ := strings.Cut(more, "=")
 		switch key {
 		case "args":
+			value = text(t, value)
 			for pair := range strings.SplitSeq(value, ";") {
 				k, v, _ := strings.Cut(pair, "=")
 				a.Args = append(a.Args, [2]string{k, v})
@@ -292,16 +347,28 @@ func (c *story) attachment(t *testing.T, args []string) attach.Attachment {
 
 func (c *story) add(ctx context.Context, t *testing.T, args []string) error {
 	a := c.attachment(t, args)
-	if args[2] != "-" && !exists(a.NetNS) {
-		if _, err := c.Pod(args[2]); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.pod(t, args[2])
 	r, err := c.Add(ctx, a)
 	if err != nil {
 		return err
 	}
-	c.results[a.ContainerID+" "+a.IfName] = r
+	return c.added(a, r)
+}
+
+// pod makes a pod where there is none of that name.
+func (c *story) pod(t *testing.T, name string) {
+	t.Helper()
+	if name == "-" || exists(c.PodPath(name)) {
+		return
+	}
+	if _, err := c.Pod(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// added keeps what an ADD answered and made.
+func (c *story) added(a attach.Attachment, result any) (err error) {
+	c.results[a.ContainerID+" "+a.IfName] = result
 	c.kernel, err = c.Kernel()
 	return err
 }
@@ -314,15 +381,22 @@ func (c *story) del(ctx context.Context, t *testing.T, args []string) error {
 	return c.Del(ctx, c.attachment(t, args))
 }
 
-// raw runs our plugin alone, without a prevResult: "raw DEL c1 eth0 pod1".
-func (c *story) raw(ctx context.Context, t *testing.T, args []string) error {
-	_, err := c.Raw(ctx, args[0], c.attachment(t, args[1:]))
-	return err
+// status asks the whole list.
+func (c *story) status(ctx context.Context, _ *testing.T, _ []string) error {
+	return c.Status(ctx)
 }
 
-// ping sends from a pod, or the host, to an address: "ping pod1 10.77.0.1".
-func (c *story) ping(_ context.Context, _ *testing.T, args []string) error {
-	return c.Ping(args[0], args[1])
+// ping sends from a pod, or the host, to an address, and may bound the wait for
+// the answer: "ping pod1 10.77.0.1 200ms".
+func (c *story) ping(_ context.Context, t *testing.T, args []string) error {
+	if len(args) < 3 {
+		return c.Ping(args[0], args[1])
+	}
+	bound, err := time.ParseDuration(args[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.PingFor(args[0], args[1], bound)
 }
 
 // noPing is a ping that must stay without answer: "no-ping pod1 10.77.0.3".

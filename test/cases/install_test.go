@@ -51,7 +51,7 @@ func TestInstallWhileADDsRun(t *testing.T) {
 		}
 	}
 	stdin := conf(t, n, nil)
-	atOnce(t, n, loops+1, func(i int) error {
+	err = together(n, loops+1, func(i int) error {
 		if i == loops {
 			defer over.Store(true)
 			for range 20 {
@@ -76,6 +76,9 @@ func TestInstallWhileADDsRun(t *testing.T) {
 		}
 		return nil
 	})
+	if err != nil {
+		t.Error(describe(err))
+	}
 	t.Logf("%d pods came and went", rounds.Load())
 	if rounds.Load() == 0 {
 		t.Error("no pod came and went meanwhile")

@@ -5,19 +5,77 @@ package cases
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // link changes an interface as others on the node might: "link WHERE NAME
 // WHAT [VALUE]", where WHERE is a pod or host.
 func (c *story) link(_ context.Context, _ *testing.T, args []string) error {
 	where, name, what, value := args[0], args[1], args[2], strings.Join(args[3:], " ")
+	if what == "same-mac" {
+		return c.In(where, func() error { return c.sameMAC(name) })
+	}
 	return c.In(where, func() error { return change(name, what, value) })
+}
+
+// sameMAC tells whether an interface has the MAC it had when first asked.
+func (c *story) sameMAC(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	mac := l.Attrs().HardwareAddr.String()
+	if c.macs[name] == "" {
+		c.macs[name] = mac
+	}
+	if mac != c.macs[name] {
+		return fmt.Errorf("%s had the MAC %s, and has %s", name, c.macs[name], mac)
+	}
+	return nil
+}
+
+// sysctl sets what is below /proc/sys/net: "sysctl pod1 ipv6/conf/all/disable_ipv6 1".
+func (c *story) sysctl(_ context.Context, _ *testing.T, args []string) error {
+	return c.In(args[0], func() error { return os.WriteFile("/proc/sys/net/"+args[1], []byte(args[2]), 0) })
+}
+
+// count tells whether the host has that many interfaces of a kind: "count veth 3".
+func (c *story) count(_ context.Context, t *testing.T, args []string) error {
+	return c.In("host", func() error {
+		all, err := netlink.LinkList()
+		of := 0
+		for _, l := range all {
+			if l.Type() == args[0] {
+				of++
+			}
+		}
+		if strconv.Itoa(of) != args[1] {
+			t.Errorf("%d interfaces are %s, want %s", of, args[0], args[1])
+		}
+		return err
+	})
+}
+
+// neighbour tells whether a pod, or the host, has a neighbour entry with a MAC:
+// "neighbour host 10.77.0.9".
+func (c *story) neighbour(_ context.Context, _ *testing.T, args []string) error {
+	return c.In(args[0], func() error {
+		all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+		for _, e := range all {
+			if e.IP.Equal(net.ParseIP(args[1])) && len(e.HardwareAddr) == 6 {
+				return nil
+			}
+		}
+		return errors.Join(err, errors.New(args[1]+" is no neighbour"))
+	})
 }
 
 // change makes an interface of kind bridge or veth, or changes one.
@@ -59,6 +117,10 @@ func change(name, what, value string) error {
 	case "mac":
 		mac, err := net.ParseMAC(value)
 		return errors.Join(err, netlink.LinkSetHardwareAddr(l, mac))
+	case "hairpin":
+		return netlink.LinkSetHairpin(l, value == "on")
+	case "addresses":
+		return addresses(l, value)
 	case "address":
 		return address(value, func(a *netlink.Addr) error { return netlink.AddrAdd(l, a) })
 	case "address-del":
@@ -75,5 +137,23 @@ func address(text string, do func(*netlink.Addr) error) error {
 	if err != nil {
 		return err
 	}
+	if a.IP.To4() == nil {
+		a.Flags = unix.IFA_F_NODAD
+	}
 	return do(a)
+}
+
+// addresses tells whether an interface has just those, link-local ones apart.
+func addresses(l netlink.Link, want string) error {
+	all, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	var got []string
+	for _, a := range all {
+		if !a.IP.IsLinkLocalUnicast() {
+			got = append(got, a.IPNet.String())
+		}
+	}
+	if has := strings.Join(got, " "); has != want {
+		return errors.Join(err, fmt.Errorf("%s has addresses %s, want %s", l.Attrs().Name, has, want))
+	}
+	return err
 }

@@ -32,7 +32,7 @@ func TestMasqueradeWhileTheLastGoes(t *testing.T) {
 				}
 				all[i] = attach.Attachment{ContainerID: name, IfName: "eth0", NetNS: n.PodPath(name)}
 			}
-			atOnce(t, n, pods, func(i int) error {
+			err := together(n, pods, func(i int) error {
 				for range rounds {
 					if err := comesAndGoes(n, stdin, all[i], 1000+i); err != nil {
 						return err
@@ -40,6 +40,9 @@ func TestMasqueradeWhileTheLastGoes(t *testing.T) {
 				}
 				return nil
 			})
+			if err != nil {
+				t.Error(describe(err))
+			}
 			nothingLeft(t, n)
 		})
 	}
