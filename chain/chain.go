@@ -88,6 +88,7 @@ type Chain struct {
 
 	journal *cache.Journal // nil until there is a record
 	barren  bool           // IPAM failed before it made anything
+	peopled bool           // the runtime names attachments of the network, with a record or without
 }
 
 // Add makes an attachment. What it made is taken back when it fails.

@@ -126,7 +126,7 @@ func (s Steps) backward() (out []Step) {
 
 // last removes what the network's attachments shared, when there is none left.
 func (c *Chain) last(ctx context.Context, s Steps, network string) error {
-	if s.Last == nil || !s.Shares && !c.Records.Marked(network) {
+	if s.Last == nil || c.peopled || !s.Shares && !c.Records.Marked(network) {
 		return nil
 	}
 	if !c.Records.Empty(network) { // whoever goes last will see to it

@@ -26,6 +26,7 @@ func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.A
 	if err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
+	c.peopled = len(valid) > 0
 	kept, err := c.collect(ctx, call, valid, runtime, span)
 	errs := []error{err}
 	for _, step := range steps.backward() {

@@ -173,6 +173,7 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"rules":      (*story).listRules,
 	"nft":        (*story).nft,
 	"lose":       (*story).lose,
+	"empty":      (*story).empty,
 }
 
 func (c *story) step(t *testing.T, line, verb string, args []string, want string) {

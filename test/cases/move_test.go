@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tracewire/tracewire/test/attach"
@@ -50,7 +52,8 @@ func TestMoveLiveNode(t *testing.T) {
 func (m *moving) there(t *testing.T) {
 	m.become(t, "bridge")
 	theirs := names("theirs", moved)
-	m.each(t, "ADD", append(theirs, "long")...)
+	lost := names("lost", 2)
+	m.each(t, "ADD", slices.Concat(theirs, lost, []string{"long"})...)
 	m.open(t, "long", "203")
 	m.become(t, "tracewire")
 	m.each(t, "CHECK", append(theirs, "long")...)
@@ -59,8 +62,16 @@ func (m *moving) there(t *testing.T) {
 	m.each(t, "ADD", "beside")
 	m.each(t, "CHECK", append(theirs[moved/2:], "long", "beside")...)
 	m.alive(t, "beside new pods")
-	m.each(t, "DEL", append(theirs[moved/2:], "beside")...)
-	m.alive(t, "after DEL")
+	// The rest ends by GC: most with the result that libcni kept, two without.
+	for _, pod := range lost {
+		if err := errors.Join(os.Remove(m.Dir+"/cache/results/net-"+pod+"-eth0"), m.RemovePod(pod)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.collect(t, "long", "beside")
+	m.alive(t, "after GC")
+	m.each(t, "CHECK", "long", "beside")
+	m.each(t, "DEL", "beside")
 	m.only(t, "long")
 }
 
@@ -75,10 +86,25 @@ func (m *moving) back(t *testing.T) {
 	m.alive(t, "after the reference's DEL")
 	m.each(t, "DEL", "long", "ours-long")
 	m.recordsOnly(t, append(ours, "ours-long"))
-	// A later DEL or GC of ours ends them; the runtime does not ask for it.
+	// A later DEL or GC of ours ends them.
 	m.become(t, "tracewire")
-	m.each(t, "DEL", append(ours, "ours-long")...)
+	m.each(t, "DEL", ours[:moved/2]...)
+	m.collect(t)
 	nothingLeft(t, m.Node)
+}
+
+// collect runs GC of the list: the named pods' attachments are valid.
+func (m *moving) collect(t *testing.T, pods ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+	defer cancel()
+	valid := []types.GCAttachment{}
+	for _, pod := range pods {
+		valid = append(valid, types.GCAttachment{ContainerID: pod, IfName: "eth0"})
+	}
+	if err := m.GC(ctx, valid); err != nil {
+		t.Fatal(describe(err))
+	}
 }
 
 // recordsOnly tells that the reference left nothing of our pods but what it
@@ -127,8 +153,12 @@ func (m *moving) become(t *testing.T, kind string) {
 	}
 }
 
-// attachment is a pod's: each publishes a port.
+// attachment is a pod's: each publishes a port, but those that the runtime
+// loses, whose rules the reference's portmap alone could remove.
 func (m *moving) attachment(name string) attach.Attachment {
+	if strings.HasPrefix(name, "lost") {
+		return attach.Attachment{ContainerID: name, IfName: "eth0", NetNS: m.PodPath(name)}
+	}
 	port := map[string]any{"hostPort": port(name), "containerPort": 80, "protocol": "tcp"}
 	return attach.Attachment{ContainerID: name, IfName: "eth0", NetNS: m.PodPath(name), Capabilities: map[string]any{"portMappings": []any{port}}}
 }

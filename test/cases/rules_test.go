@@ -58,3 +58,9 @@ func (c *story) nft(_ context.Context, _ *testing.T, args []string) error {
 func (c *story) lose(_ context.Context, _ *testing.T, args []string) error {
 	return os.RemoveAll(filepath.Join(c.Dir, args[0]))
 }
+
+// empty leaves a file of the node without content, as a crash does: "empty
+// state/attachments/net/c1:eth0".
+func (c *story) empty(_ context.Context, _ *testing.T, args []string) error {
+	return os.WriteFile(filepath.Join(c.Dir, args[0]), nil, 0o600)
+}
