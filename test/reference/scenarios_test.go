@@ -238,7 +238,7 @@ func (s scenario) list(on side) string {
 // TestScenarios plays every scenario to both sides.
 func TestScenarios(t *testing.T) {
 	var table []row
-	for _, s := range scenarios {
+	for _, s := range slices.Concat(scenarios, collecting) {
 		seen := map[side][]string{}
 		t.Run(s.name, func(t *testing.T) {
 			for _, on := range []side{theirs, ours} {
