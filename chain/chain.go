@@ -78,6 +78,9 @@ type Chain struct {
 	// the host end.
 	Alive func(context.Context, cache.Record) (bool, error)
 
+	// Tell tells of the operation that wrote a record last and was killed before it
+	// told of itself.
+	Tell func(context.Context, cache.Record)
 	// Sandbox is what executed plugins are told on DEL of the pod's namespace: the
 	// path, "" where the one that ADD was given is gone; and whether it has no
 	// interface of the attachment's name.
@@ -86,9 +89,10 @@ type Chain struct {
 	// Accept tells whether the runtime can be answered with a result.
 	Accept func(*types100.Result) error
 
-	journal *cache.Journal // nil until there is a record
-	barren  bool           // IPAM failed before it made anything
-	peopled bool           // the runtime names attachments of the network, with a record or without
+	journal *cache.Journal              // nil until there is a record
+	leave   func(context.Context) error // removes what the network's attachments shared; nil when that is done, or nothing is
+	barren  bool                        // IPAM failed before it made anything
+	peopled bool                        // the runtime names attachments of the network, with a record or without
 }
 
 // Add makes an attachment. What it made is taken back when it fails.
@@ -186,7 +190,8 @@ func (c *Chain) clear(ctx context.Context, old cache.Record, call delegates.Call
 	}
 	trace.Link(ctx, trace.ParseContext(old.Span))
 	trace.Warn(ctx, "an earlier ADD of this attachment is taken back", trace.KeyRecord.String(string(old.State)))
-	err := trace.Run(ctx, "undo", func(ctx context.Context) error { return c.remove(ctx, old, call, "") })
+	c.Tell(ctx, old)
+	err := trace.Run(ctx, "undo", func(ctx context.Context) error { return c.removeNow(ctx, old, call, "", "") })
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrLeft, err)
 	}
@@ -269,10 +274,16 @@ func (c *Chain) share(ctx context.Context, network string) (unlock func(), err e
 	return unlock, nil
 }
 
-// Told writes down that spool and log have the ADD.
-func (c *Chain) Told() error {
-	if c.journal == nil || c.journal.Record().State != cache.Attached {
+// Close ends what an operation has of its record, once spool and log have the
+// operation: a record that nothing is left of goes, another one knows that its
+// operation was told.
+func (c *Chain) Close(ctx context.Context) error {
+	switch {
+	case c.journal == nil:
 		return nil
+	case c.journal.Record().State == cache.Ended:
+		return c.forget(ctx)
 	}
-	return c.journal.Told()
+	_ = c.journal.Told() // its next reader looks for the operation in the spool
+	return nil
 }

@@ -311,7 +311,7 @@ func TestAddAgain(t *testing.T) {
 		{"dead", old(thisBoot), []func(*cache.Journal) error{result}, dead, true, "", nil},
 		{"of an earlier boot", old("boot-1"), []func(*cache.Journal) error{result}, nil, true, "", nil},
 		{"interrupted", old(thisBoot), nil, nil, true, "", nil},
-		{"a DEL did not end", old(thisBoot), []func(*cache.Journal) error{result, func(j *cache.Journal) error { return j.Deleting(delSpan) }}, nil, true, "", nil},
+		{"a DEL did not end", old(thisBoot), []func(*cache.Journal) error{result, func(j *cache.Journal) error { return j.Deleting(delSpan, "") }}, nil, true, "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t)
@@ -423,36 +423,55 @@ func TestUndoKnowsThePlan(t *testing.T) {
 	}
 }
 
-func TestTold(t *testing.T) {
+// TestClose: once it is told, an operation that left nothing takes its record
+// along, and another one's record knows that it was told.
+func TestClose(t *testing.T) {
 	h := newHost(t)
 	c := h.chain(kind{})
-	if err := c.Told(); err != nil {
+	if err := c.Close(t.Context()); err != nil {
 		t.Errorf("of no operation: %v", err)
 	}
 	if _, err := c.Add(t.Context(), intent(), call()); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := h.records.Read(web); err != nil || r.Told {
-		t.Fatalf("told %t, %v", r.Told, err)
+	is := func(when string, state cache.State, told bool) {
+		t.Helper()
+		if r, err := h.records.Read(web); err != nil || r.Told != told || r.State != state {
+			t.Errorf("%s: %s, told %t, %v", when, r.State, r.Told, err)
+		}
 	}
-	if err := c.Told(); err != nil {
+	is("after ADD", cache.Attached, false)
+	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if r, err := h.records.Read(web); err != nil || !r.Told || r.State != cache.Attached {
-		t.Errorf("told %t, %v", r.Told, err)
-	}
+	is("ADD is told", cache.Attached, true)
 	h.broken["bridge DEL"] = errBroken
 	d := h.chain(kind{})
-	if err := errors.Join(d.Del(t.Context(), call(), delSpan), d.Told()); text(err) != "not everything could be removed: bridge: broken" {
+	if err := d.Del(t.Context(), call(), delSpan, ""); text(err) != "not everything could be removed: bridge: broken" {
 		t.Errorf("of a DEL: %v", err)
 	}
+	is("after a DEL that failed", cache.Deleting, false)
+	if err := d.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	is("it is told", cache.Deleting, true)
+	delete(h.broken, "bridge DEL")
+	d = h.chain(kind{})
+	if err := d.Del(t.Context(), call(), delSpan, ""); err != nil {
+		t.Error(err)
+	}
+	is("after DEL", cache.Ended, false)
+	if err := d.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	is("DEL is told", cache.None, false)
 }
 
 func TestLockWaitAndRecordAreAttributes(t *testing.T) {
 	h := newHost(t)
 	h.attach(t)
 	var err error
-	op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, call(), delSpan) })
+	op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, call(), delSpan, "") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,7 +490,7 @@ func TestGuard(t *testing.T) {
 		{"no error", func() error { return nil }, ""},
 		{"an error", func() error { return errBroken }, "broken"},
 		{"a panic", func() error { panic(errBroken) }, "panic: broken"},
-		{"a mistake of the runtime's kind", func() error { var none *Chain; return none.Told() }, "panic: runtime error: invalid memory address or nil pointer dereference"},
+		{"a mistake of the runtime's kind", func() error { var none *Chain; return none.Close(t.Context()) }, "panic: runtime error: invalid memory address or nil pointer dereference"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := Guard(t.Context(), tt.do)

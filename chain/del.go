@@ -11,15 +11,17 @@ import (
 	"github.com/tracewire/tracewire/trace"
 )
 
-// Del removes an attachment. What is gone already is success. span is the
-// traceparent of the operation.
-func (c *Chain) Del(ctx context.Context, call delegates.Call, span string) error {
+// Del removes an attachment. What is gone already is success. span and parent
+// are the traceparents of the operation and of its parent. The record goes with
+// Close.
+func (c *Chain) Del(ctx context.Context, call delegates.Call, span, parent string) error {
 	r, err := c.read(ctx, call.Attachment, nil)
 	if err != nil {
 		return err
 	}
 	trace.Link(ctx, trace.ParseContext(r.Span))
-	if err := c.remove(ctx, r, call, span); err != nil {
+	c.Tell(ctx, r)
+	if err := c.remove(ctx, r, call, span, parent); err != nil {
 		return fmt.Errorf("%w: %w", ErrLeft, err)
 	}
 	return nil
@@ -27,8 +29,8 @@ func (c *Chain) Del(ctx context.Context, call delegates.Call, span string) error
 
 // remove takes back what a record stands for, with the configuration that its
 // ADD used. What cannot be written down keeps nothing from being freed.
-func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, span string) error {
-	opened := c.open(ctx, r, call.Attachment, span)
+func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, span, parent string) error {
+	opened := c.open(ctx, r, call.Attachment, span, parent)
 	if len(r.Conf) > 0 {
 		call.Conf, call.Args = r.Conf, r.Args
 	}
@@ -44,6 +46,24 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 	return errors.Join(opened, c.down(ctx, steps, call))
 }
 
+// removeNow is remove in the middle of an operation that goes on: the record
+// goes at once.
+func (c *Chain) removeNow(ctx context.Context, r cache.Record, call delegates.Call, span, parent string) error {
+	defer c.let()
+	if err := c.remove(ctx, r, call, span, parent); err != nil || c.journal == nil {
+		return err
+	}
+	return c.forget(ctx)
+}
+
+// let lets go of the record of one attachment, before the next one's turn.
+func (c *Chain) let() {
+	if c.journal != nil {
+		_ = c.journal.Close() // usually it is removed by now
+	}
+	c.journal = nil
+}
+
 // sandbox is what executed plugins are told of the pod's namespace.
 func (c *Chain) sandbox(s Steps, r cache.Record, call delegates.Call) (netns string, absent bool) {
 	if !s.executes() {
@@ -53,14 +73,14 @@ func (c *Chain) sandbox(s Steps, r cache.Record, call delegates.Call) (netns str
 }
 
 // open opens the record to be written, and writes down that a DEL began.
-func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment, span string) (err error) {
+func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment, span, parent string) (err error) {
 	if r.State == cache.None {
 		return nil
 	}
 	if c.journal, err = c.Records.Open(r, a, c.Start); err != nil {
 		return err
 	}
-	if err := c.journal.Deleting(span); err != nil {
+	if err := c.journal.Deleting(span, parent); err != nil {
 		trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
 	}
 	return nil
@@ -87,8 +107,8 @@ func (c *Chain) undo(ctx context.Context, s Steps, call delegates.Call) error {
 	return nil
 }
 
-// down runs the steps backward, past failures, and removes the record when
-// nothing is left that it stands for. The interface goes before its address,
+// down runs the steps backward, past failures, and writes down that nothing is
+// left that the record stands for. The interface goes before its address,
 // so that no address is free while the old pod answers on it.
 func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 	call.Journal, call.Lease = nil, nil
@@ -105,11 +125,34 @@ func (c *Chain) down(ctx context.Context, s Steps, call delegates.Call) error {
 		return err
 	}
 	if c.journal != nil {
-		if err := row(ctx, "cache.delete", func(context.Context) error { return c.journal.Remove() }); err != nil {
+		if err := row(ctx, "cache.delete", func(context.Context) error { return c.end(ctx) }); err != nil {
 			return err
 		}
 	}
-	return c.last(ctx, s, call.Network)
+	return c.last(ctx, s, call.Attachment)
+}
+
+// end writes down that nothing is left. On a disk that is full the record has to
+// go without.
+func (c *Chain) end(ctx context.Context) error {
+	if err := c.journal.Ended(); err != nil {
+		trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
+		return c.journal.Remove()
+	}
+	return nil
+}
+
+// forget removes the record, and what the network's attachments shared where
+// another DEL at the same time left that to us.
+func (c *Chain) forget(ctx context.Context) error {
+	a := c.journal.Record().Attachment
+	if err := c.journal.Remove(); err != nil {
+		return err
+	}
+	if c.leave == nil || !c.Records.Empty(a.Network) {
+		return nil
+	}
+	return c.leave(ctx)
 }
 
 // backward is the steps in the order of their DEL.
@@ -124,26 +167,30 @@ func (s Steps) backward() (out []Step) {
 	return append(out, slices.DeleteFunc(own, func(s Step) bool { return s.Delegate == nil })...)
 }
 
-// last removes what the network's attachments shared, when there is none left.
-func (c *Chain) last(ctx context.Context, s Steps, network string) error {
-	if s.Last == nil || c.peopled || !s.Shares && !c.Records.Marked(network) {
+// last removes what the network's attachments shared, where no other one is left.
+func (c *Chain) last(ctx context.Context, s Steps, a delegates.Attachment) error {
+	if s.Last == nil || c.peopled || !s.Shares && !c.Records.Marked(a.Network) {
 		return nil
 	}
-	if !c.Records.Empty(network) { // whoever goes last will see to it
-		return nil
+	c.leave = func(ctx context.Context) error {
+		unlock, err := c.Network(ctx, a.Network, false)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if only, err := c.Records.Only(a); err != nil || !only {
+			return err
+		}
+		if err := row(ctx, "network.remove", s.Last); err != nil {
+			return err
+		}
+		c.leave = nil
+		return c.Records.Unmark(a.Network)
 	}
-	unlock, err := c.Network(ctx, network, false)
-	if err != nil {
+	if only, err := c.Records.Only(a); err != nil || !only { // whoever goes last will see to it
 		return err
 	}
-	defer unlock()
-	if !c.Records.Empty(network) {
-		return nil
-	}
-	if err := row(ctx, "network.remove", s.Last); err != nil {
-		return err
-	}
-	return c.Records.Unmark(network)
+	return c.leave(ctx)
 }
 
 // one runs one step. It has its turn also when another used up the time or

@@ -19,20 +19,20 @@ const gcPatience = 2 * time.Second
 // GC removes what stands for attachments of a network that are not among valid:
 // their records, as a DEL does, then what is left without one. It goes on past
 // errors and tells all of them. A living attachment that another runtime made is
-// spared. runtime is the executable of the one that asks, span the operation's
-// traceparent.
-func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span string) error {
+// spared. runtime is the executable of the one that asks, span and parent are the
+// traceparents of the operation and of its parent.
+func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span, parent string) error {
 	steps, err := c.Build(call.Conf, call.Args)
 	if err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
 	c.peopled = len(valid) > 0
-	kept, err := c.collect(ctx, call, valid, runtime, span)
+	kept, err := c.collect(ctx, call, valid, runtime, span, parent)
 	errs := []error{err}
 	for _, step := range steps.backward() {
 		errs = append(errs, c.one(ctx, trace.Row{Name: step.Name, Do: func(ctx context.Context) error { return step.GC(ctx, call, kept) }}))
 	}
-	errs = append(errs, c.last(ctx, steps, call.Network))
+	errs = append(errs, c.last(ctx, steps, call.Attachment))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w: %w", ErrLeft, err)
 	}
@@ -41,7 +41,7 @@ func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.A
 
 // collect removes the records of attachments that are not valid, with all that
 // they stand for. Kept is what has to stay all the same.
-func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span string) (kept delegates.Kept, err error) {
+func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span, parent string) (kept delegates.Kept, err error) {
 	kept = delegates.Kept{All: slices.Clone(valid), Recorded: c.Records.Recorded}
 	var all []cache.Stored
 	errs := []error{row(ctx, "cache.list", func(context.Context) (err error) { all, err = c.Records.Of(call.Network); return err })}
@@ -53,7 +53,7 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 		}
 		one := call
 		one.Attachment, one.NetNS, one.Prev = a, r.NetNS, nil
-		gone, err := c.removeOne(ctx, one, runtime, span)
+		gone, err := c.removeOne(ctx, one, runtime, span, parent)
 		if gone {
 			removed++
 		} else {
@@ -73,7 +73,7 @@ func (c *Chain) fileOf(r cache.Stored) func(delegates.Attachment) bool {
 
 // removeOne is a DEL of one attachment, in a span of its own. gone is false
 // where it was spared, too.
-func (c *Chain) removeOne(ctx context.Context, call delegates.Call, runtime, span string) (gone bool, err error) {
+func (c *Chain) removeOne(ctx context.Context, call delegates.Call, runtime, span, parent string) (gone bool, err error) {
 	err = c.one(ctx, trace.Row{Name: "attachment.remove", Do: func(ctx context.Context) error {
 		trace.Set(ctx, trace.KeyID.String(call.ContainerID), trace.KeyIfName.String(call.IfName))
 		wait, cancel := context.WithTimeout(ctx, gcPatience)
@@ -83,27 +83,19 @@ func (c *Chain) removeOne(ctx context.Context, call delegates.Call, runtime, spa
 			return err
 		}
 		defer unlock()
-		defer c.let()
 		r := c.replay(ctx, call.Attachment)
 		trace.Link(ctx, trace.ParseContext(r.Span))
 		if spare, err := c.anothers(ctx, r, runtime); spare || err != nil {
 			return err
 		}
 		gone = true
-		return c.remove(ctx, r, call, span)
+		c.Tell(ctx, r)
+		return c.removeNow(ctx, r, call, span, parent)
 	}})
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", call.Attachment, err)
 	}
 	return gone, nil
-}
-
-// let lets go of the record of one attachment, before the next one's turn.
-func (c *Chain) let() {
-	if c.journal != nil {
-		_ = c.journal.Close() // usually it is removed by now
-	}
-	c.journal = nil
 }
 
 // anothers tells whether a living attachment is another runtime's, which knows

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -239,6 +240,7 @@ func (h host) chain(k kind) *Chain {
 			}
 			return h.alive(r)
 		},
+		Tell:    func(context.Context, cache.Record) {},
 		Sandbox: func(_ cache.Record, _ delegates.Attachment, path string) (string, bool) { return path, h.absent },
 		Accept: func(r *types100.Result) error {
 			if h.after == nil {
@@ -257,10 +259,14 @@ func call() delegates.Call {
 	return delegates.Call{Attachment: web, Conf: []byte(conf), Args: "A=1", NetNS: "/run/netns/c1"}
 }
 
-// state is what the attachment's record tells.
+// state is what the attachment's record tells. One that nothing is left of is
+// gone, as it is with the end of the operation.
 func (h host) state(t *testing.T) cache.State {
 	t.Helper()
 	r, err := h.records.Read(web)
+	if r.State == cache.Ended {
+		r.State, err = cache.None, os.Remove(h.records.File(web))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

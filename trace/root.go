@@ -12,6 +12,9 @@ import (
 // Key is the name of an attribute.
 type Key = attribute.Key
 
+// KeyValue is an attribute.
+type KeyValue = attribute.KeyValue
+
 // Root is the span of a whole operation, the one all others hang from.
 type Root struct{ s *span }
 
@@ -37,6 +40,9 @@ func (r Root) End() { r.s.End() }
 
 // Traceparent names the span to others (W3C Trace Context, 3.2).
 func (r Root) Traceparent() string { return Format(r.s.context) }
+
+// Parent names the remote span that is the operation's parent, "" for none.
+func (r Root) Parent() string { return Format(r.s.parent) }
 
 // TraceID is the trace's, 32 hex digits.
 func (r Root) TraceID() string { return r.s.context.TraceID().String() }

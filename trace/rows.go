@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -96,6 +97,11 @@ func (s Span) Event(name string, kv ...attribute.KeyValue) {
 
 // Set adds attributes to the span in ctx.
 func Set(ctx context.Context, kv ...attribute.KeyValue) { SpanOf(ctx).Set(kv...) }
+
+// Given is the attributes of texts that are not empty.
+func Given(kv ...attribute.KeyValue) []attribute.KeyValue {
+	return slices.DeleteFunc(kv, func(a attribute.KeyValue) bool { return a.Value.AsString() == "" })
+}
 
 // Milliseconds is a duration as attributes and log lines have it, to a microsecond.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -38,6 +38,7 @@ type Intent struct {
 	Boot    string // boot id
 	Runtime string // the executable that called ADD; empty when it was gone or pid 1
 	Span    string // traceparent of ADD's root span
+	Parent  string // traceparent of that one's parent; empty when there is none
 }
 
 // Phase is one phase of an ADD or DEL, as the journal has it.
@@ -56,6 +57,7 @@ const (
 	Interrupted State = "interrupted" // an ADD that did not end
 	Attached    State = "attached"
 	Deleting    State = "deleting" // a DEL that did not end
+	Ended       State = "ended"    // nothing is left that it stands for, but it was not told
 	Unreadable  State = "unreadable"
 )
 
@@ -73,9 +75,17 @@ type Record struct {
 	Size     int64                    // bytes
 	Damaged  bool                     // a line before the last cannot be read
 
+	last   operation
 	good   int64    // end of the last good line
 	unread [][]byte // lines of begin and end, read only when they are asked for
 	phases []Phase  // that were read
+}
+
+// operation is the one that wrote last.
+type operation struct {
+	began  time.Time
+	until  time.Duration // since it began, of its last line
+	parent string        // traceparent of its root span's parent
 }
 
 // Result is a result as a line has it, read only when it is asked for; empty
@@ -198,9 +208,11 @@ func Replay(b []byte) Record {
 
 // add is one line's effect.
 func (r *Record) add(e entry) {
+	r.last.until = max(r.last.until, time.Duration(e.After))
 	switch e.Kind {
 	case "intent":
 		r.Intent, r.State, r.Began = e.Intent, Interrupted, time.Unix(0, e.At)
+		r.last = e.operation(e.Parent)
 	case "reserved":
 		r.Reserved = Result(e.Result)
 	case "plan":
@@ -213,13 +225,21 @@ func (r *Record) add(e entry) {
 	case "told":
 		r.Told = true
 	case "deleting":
-		r.Deleting, r.unread, r.phases = e.Span, nil, nil
+		r.Deleting, r.unread, r.phases, r.Told = e.Span, nil, nil, false
+		r.last = e.operation(e.Parent)
 		r.become(Deleting)
+	case "ended":
+		r.become(Ended)
 	case "begin":
 		r.phases = append(r.phases, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
 	case "end":
 		end(r.phases, e)
 	}
+}
+
+// operation is the one that an entry is the first line of.
+func (e entry) operation(parent string) operation {
+	return operation{began: time.Unix(0, e.At-e.After), until: time.Duration(e.After), parent: parent}
 }
 
 // words is the kinds of the lines on executed plugins.

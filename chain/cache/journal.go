@@ -104,11 +104,18 @@ func (j *Journal) writeResult(kind string, r *types100.Result) error {
 	return j.write(entry{Kind: kind, Result: b})
 }
 
-// Told writes down that spool and log have ADD.
+// Told writes down that spool and log have the operation.
 func (j *Journal) Told() error { return j.write(entry{Kind: "told"}) }
 
-// Deleting writes down that a DEL began; span is its traceparent.
-func (j *Journal) Deleting(span string) error { return j.write(entry{Kind: "deleting", Span: span}) }
+// Deleting writes down that a DEL began; span and parent are the traceparents of
+// its root span and of that one's parent.
+func (j *Journal) Deleting(span, parent string) error {
+	return j.write(entry{Kind: "deleting", Span: span, Intent: Intent{Parent: parent}})
+}
+
+// Ended writes down that nothing is left that the record stands for. It goes as
+// soon as spool and log have the operation.
+func (j *Journal) Ended() error { return j.write(entry{Kind: "ended"}) }
 
 // Begin implements trace.Watcher.
 func (j *Journal) Begin(phase string) error { return j.write(entry{Kind: "begin", Phase: phase}) }

@@ -10,7 +10,7 @@ import (
 
 // entry is one line of a journal. Which fields count is told by Kind.
 type entry struct {
-	Kind  string // intent, reserved, asked, plan, begin, end, result, told, deleting, freeing or freed
+	Kind  string // intent, reserved, asked, plan, begin, end, result, told, deleting, ended, freeing or freed
 	At    int64  // wall clock, nanoseconds since 1970
 	After int64  // since the operation began, nanoseconds of a clock that never steps
 	Intent
@@ -35,9 +35,9 @@ func (e *entry) fields(schema *int64) []field {
 	if e.Kind == "intent" {
 		return append(f, field{"network", &i.Network}, field{"containerID", &i.ContainerID}, field{"ifName", &i.IfName},
 			field{"conf", &i.Conf}, field{"args", &i.Args}, field{"netns", &i.NetNS}, field{"inode", &i.Inode}, field{"cookie", &i.Cookie},
-			field{"boot", &i.Boot}, field{"runtime", &i.Runtime}, field{"span", &i.Span})
+			field{"boot", &i.Boot}, field{"runtime", &i.Runtime}, field{"span", &i.Span}, field{"parent", &i.Parent})
 	}
-	return append(f, field{"result", &e.Result}, field{"phase", &e.Phase}, field{"span", &e.Span})
+	return append(f, field{"result", &e.Result}, field{"phase", &e.Phase}, field{"span", &e.Span}, field{"parent", &i.Parent})
 }
 
 const (

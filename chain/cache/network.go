@@ -2,10 +2,13 @@ package cache
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates"
 )
 
 // A network whose attachments share something (a table of rules) has a mark,
@@ -42,6 +45,24 @@ func (d Dir) Unmark(network string) error {
 		return &os.PathError{Op: "remove", Path: d.mark(network), Err: err}
 	}
 	return nil
+}
+
+// Only tells whether a network has no record but an attachment's, which may be
+// gone. It reads the folder's first names alone.
+func (d Dir) Only(a delegates.Attachment) (bool, error) {
+	f, err := os.Open(filepath.Join(d.Path, short(a.Network)))
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	names, err := f.Readdirnames(2)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return len(names) == 1 && names[0] == filepath.Base(d.File(a)), err
 }
 
 // Empty tells whether a network has no record, and removes its folder then: a

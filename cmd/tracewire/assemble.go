@@ -37,6 +37,7 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 		Build:   func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns, l) },
 		Alive:   o.alive,
 		Sandbox: o.sandbox,
+		Tell:    o.tell,
 		Accept:  o.accept,
 	}
 }
@@ -110,20 +111,27 @@ func wrapped(net conflist.Network) (out []chain.Step) {
 // sandbox finds the namespace that ADD was given, at the path of the DEL or of
 // the record. Without a record it is the path's, whichever is there.
 func (o *operation) sandbox(r cache.Record, a delegates.Attachment, path string) (netns string, absent bool) {
-	known := r.State != cache.None
 	for _, at := range []string{path, r.NetNS} {
-		p, err := veth.Open(at)
-		if err != nil {
-			continue
+		if here, absent := o.at(at, r, a); here {
+			return at, absent
 		}
-		defer p.Close()
-		if known && (r.Boot != o.boot || r.Cookie != 0 && p.Cookie != r.Cookie) {
-			continue
-		}
-		_, err = p.Conn().Index(a.IfName)
-		return at, veth.Gone(err)
 	}
 	return "", true
+}
+
+// at tells whether the namespace at a path is the one that ADD was given, and
+// has no interface of the attachment's name.
+func (o *operation) at(path string, r cache.Record, a delegates.Attachment) (here, absent bool) {
+	p, err := veth.Open(path)
+	if err != nil {
+		return false, true
+	}
+	defer p.Close()
+	if r.State != cache.None && (r.Boot != o.boot || r.Cookie != 0 && p.Cookie != r.Cookie) {
+		return false, true
+	}
+	_, err = p.Conn().Index(a.IfName)
+	return true, veth.Gone(err)
 }
 
 // locks is the locks of one operation. Where the state directory is missing, or

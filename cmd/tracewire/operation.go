@@ -15,7 +15,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/codes"
@@ -64,26 +63,41 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 // What the runtime did not say is left out.
 func (o *operation) describe(verb string) {
 	id := os.Getenv("CNI_CONTAINERID")
-	for _, a := range []struct {
-		key   trace.Key
-		value string
-	}{
-		{trace.KeyCommand, verb},
-		{trace.KeyName, o.net.Name},
-		{trace.KeyID, id},
-		{trace.KeyContainer, id},
-		{trace.KeyIfName, os.Getenv("CNI_IFNAME")},
-		{trace.KeyNetNS, os.Getenv("CNI_NETNS")},
-		{trace.KeyPodNamespace, o.args["K8S_POD_NAMESPACE"]},
-		{trace.KeyPod, o.args["K8S_POD_NAME"]},
-		{trace.KeyPodUID, o.args["K8S_POD_UID"]},
-		{trace.KeyVersion, o.net.CNIVersion},
-		{trace.KeyConfigHash, shortHash(conflist.Lasting(o.doc))},
-	} {
-		if a.value != "" {
-			o.root.Set(a.key.String(a.value))
-		}
+	o.root.Set(trace.Given(
+		trace.KeyCommand.String(verb),
+		trace.KeyName.String(o.net.Name),
+		trace.KeyID.String(id),
+		trace.KeyContainer.String(id),
+		trace.KeyIfName.String(os.Getenv("CNI_IFNAME")),
+		trace.KeyNetNS.String(os.Getenv("CNI_NETNS")),
+		trace.KeyVersion.String(o.net.CNIVersion),
+		trace.KeyConfigHash.String(shortHash(conflist.Lasting(o.doc))))...)
+	o.root.Set(ofPod(o.args)...)
+}
+
+// ofPod is what a runtime says of the pod in CNI_ARGS.
+func ofPod(args conflist.Args) []trace.KeyValue {
+	return trace.Given(
+		trace.KeyPodNamespace.String(args["K8S_POD_NAMESPACE"]),
+		trace.KeyPod.String(args["K8S_POD_NAME"]),
+		trace.KeyPodUID.String(args["K8S_POD_UID"]))
+}
+
+// tell writes the operation that a record's last writer, which was killed, did
+// not tell of: once, unless the spool has it all the same.
+func (o *operation) tell(ctx context.Context, r cache.Record) {
+	past, untold := r.Untold()
+	if !untold {
+		return
 	}
+	sink := o.sink()
+	if told, err := sink.Spool.Has(past.Span, past.Began); told || err != nil {
+		return
+	}
+	args, _ := conflist.ParseArgs(r.Args)
+	past.Attributes = append(past.Attributes, ofPod(args)...)
+	_ = sink.Write(past.Recorder()) // a loss is counted
+	trace.Warn(ctx, "an earlier operation was killed: its span is written now", trace.KeyRecord.String(string(r.State)))
 }
 
 // verb bounds a verb in time, catches its panics and keeps its error whole.
@@ -116,7 +130,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	call.Before = before
 	in := cache.Intent{
 		Attachment: call.Attachment, Conf: a.StdinData, Args: a.Args, NetNS: a.Netns, Inode: ns.Inode, Cookie: ns.Cookie,
-		Boot: o.boot, Runtime: runtimeExe(), Span: o.root.Traceparent(),
+		Boot: o.boot, Runtime: runtimeExe(), Span: o.root.Traceparent(), Parent: o.root.Parent(),
 	}
 	r, err := o.chain.Add(ctx, in, call)
 	if err == nil {
@@ -184,7 +198,7 @@ func (o *operation) del(ctx context.Context, a *skel.CmdArgs) error {
 		o.root.Set(trace.KeyNetNSState.String(state))
 	}
 	o.chain = o.assemble(nil)
-	return o.chain.Del(ctx, o.call(a), o.root.Traceparent())
+	return o.chain.Del(ctx, o.call(a), o.root.Traceparent(), o.root.Parent())
 }
 
 func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
@@ -229,7 +243,7 @@ func (o *operation) gc(ctx context.Context, a *skel.CmdArgs) error {
 	for i, v := range list {
 		valid[i] = delegates.Attachment{Network: call.Network, ContainerID: v.ContainerID, IfName: v.IfName}
 	}
-	return o.chain.GC(ctx, call, valid, runtimeExe(), o.root.Traceparent())
+	return o.chain.GC(ctx, call, valid, runtimeExe(), o.root.Traceparent(), o.root.Parent())
 }
 
 // open opens the pod's network namespace, which is our own only where the
@@ -258,16 +272,30 @@ func (o *operation) call(a *skel.CmdArgs) delegates.Call {
 func (o *operation) finish(failed *types.Error) (code int) {
 	switch {
 	case failed != nil:
-		o.fail(failed)
-		code = printed(explain(failed, o.net.CNIVersion, o.root.TraceID(), o.rec.Failed()), 1)
+		code = o.answer(failed)
 	case o.result != nil:
 		code = printed(o.result, 0)
 	}
 	o.root.End()
-	if o.sink().Write(o.rec) && o.chain != nil && failed == nil {
-		_ = o.chain.Told() // a record that cannot be told is told again by its next reader
+	_ = o.sink().Write(o.rec) // a loss is counted
+	if o.chain == nil {
+		return code
+	}
+	// The record goes last: who finds it after a kill tells of the operation.
+	ctx := withDeadline(context.Background(), time.Now().Add(closeTime))
+	if err := o.chain.Close(ctx); err != nil && failed == nil {
+		code = o.answer(toCNI(fmt.Errorf("%w: %w", chain.ErrLeft, err)))
 	}
 	return code
+}
+
+// closeTime bounds what comes after spool and log.
+const closeTime = 5 * time.Second
+
+// answer prints an error, and returns the exit code.
+func (o *operation) answer(failed *types.Error) int {
+	o.fail(failed)
+	return printed(explain(failed, o.net.CNIVersion, o.root.TraceID(), o.rec.Failed()), 1)
 }
 
 func (o *operation) fail(e *types.Error) {

@@ -70,8 +70,8 @@ var bad = []input{
 	{name: "trunk", set: map[string]string{"vlanTrunk": `[{"minID": 9}]`}, code: 7, names: []string{"vlanTrunk[0]", "maxID"}},
 	{name: "disableContainerInterface", set: map[string]string{"disableContainerInterface": `true`}, code: 7, names: []string{"disableContainerInterface", "ipam"}},
 	// Keys that a coming version serves.
-	{name: "delegates", set: map[string]string{"delegates": `[{"type": "bandwidth"}]`}, code: 2, names: []string{"delegates", "bandwidth"}},
-	{name: "mode delegate", set: map[string]string{"tracewire.mode": `"delegate"`}, code: 2, names: []string{"tracewire.mode", `"delegate"`}},
+	{name: "delegates", set: map[string]string{"delegates": `[{"type": "../bandwidth"}]`}, code: 7, names: []string{"delegates[0].type", "../bandwidth"}},
+	{name: "mode delegate", set: map[string]string{"tracewire.mode": `"delegate"`}, code: 7, names: []string{"delegates: must have", "ipam: must stand in delegates[0]"}},
 	{name: "unknown mode", set: map[string]string{"tracewire.mode": `"vpn"`}, code: 7, names: []string{"tracewire.mode", `"vpn"`}},
 	// Addresses.
 	{name: "type of ipam", set: map[string]string{"ipam": `"host-local"`}, code: 7, names: []string{"ipam", `"host-local"`}},

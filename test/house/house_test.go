@@ -29,7 +29,7 @@ var imports = map[string]string{
 	"delegates/bridge":     "conflist delegates delegates/macspoof delegates/masquerade delegates/veth trace",
 	"delegates/ptp":        "conflist delegates delegates/masquerade delegates/veth trace",
 	"ipam":                 "chain/lock conflist delegates trace",
-	"chain/cache":          "delegates",
+	"chain/cache":          "delegates trace",
 	"chain":                "chain/cache delegates trace",
 	"trace/read":           "trace",
 	"cmd/tracewire":        "chain chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/macspoof delegates/masquerade delegates/netlink delegates/ptp delegates/veth ipam trace",

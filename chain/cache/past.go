@@ -1,0 +1,32 @@
+package cache
+
+import (
+	"strings"
+
+	"github.com/tracewire/tracewire/trace"
+)
+
+// Untold is the operation that wrote last, where it did not tell of itself: its
+// process was killed. ok is false where it did.
+func (r *Record) Untold() (p trace.Past, ok bool) {
+	if r.Told || r.State == None || r.State == Unreadable || r.Span == "" {
+		return p, false
+	}
+	phases := r.Phases()
+	p = trace.Past{Name: "cni.ADD", Span: r.Span, Parent: r.last.parent, Began: r.last.began, Ended: r.last.until}
+	if r.Deleting != "" {
+		p.Name, p.Span, p.Link = "cni.DEL", r.Deleting, r.Span
+	}
+	for _, x := range phases {
+		p.Phases = append(p.Phases, trace.Phase(x))
+	}
+	p.Attributes = trace.Given(
+		trace.KeyCommand.String(strings.TrimPrefix(p.Name, "cni.")),
+		trace.KeyName.String(r.Network),
+		trace.KeyID.String(r.ContainerID),
+		trace.KeyContainer.String(r.ContainerID),
+		trace.KeyIfName.String(r.IfName),
+		trace.KeyNetNS.String(r.NetNS),
+		trace.KeyRecord.String(string(r.State)))
+	return p, true
+}

@@ -1,0 +1,97 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	api "go.opentelemetry.io/otel/trace"
+)
+
+// Interrupted is the status of spans whose process was killed.
+const Interrupted = "interrupted"
+
+// Past is an operation whose process was killed before it told of itself, as far
+// as its record tells.
+type Past struct {
+	Name       string // "cni.ADD"
+	Span       string // its traceparent
+	Parent     string // its parent's, "" for none
+	Link       string // another operation's, "" for none
+	Began      time.Time
+	Ended      time.Duration // since it began, of the last that is known of it
+	Phases     []Phase       // in the order they began
+	Attributes []attribute.KeyValue
+}
+
+// Phase is a phase of a past operation.
+type Phase struct {
+	Name       string
+	Begin, End time.Duration // since the operation began; End is 0 while it is open
+}
+
+// Recorder has the operation's spans, to be written as any other's: the root
+// span with the ids that others know already, and the phases, one that began
+// while another was open below it.
+func (p Past) Recorder() *Recorder {
+	r := NewRecorder(p.Began)
+	root := p.span(r, Phase{Name: p.Name}, ParseContext(p.Parent))
+	root.context = ParseContext(p.Span)
+	root.attrs = slices.Concat(p.Attributes, []KeyValue{KeyErrorType.String(Interrupted)})
+	if l := ParseContext(p.Link); l.IsValid() {
+		root.links = []api.Link{{SpanContext: l}}
+	}
+	above := []*span{root}
+	for _, phase := range p.Phases {
+		for top := above[len(above)-1]; top.code == codes.Unset && !top.end.After(p.Began.Add(phase.Begin)); top = above[len(above)-1] {
+			above = above[:len(above)-1]
+		}
+		above = append(above, p.span(r, phase, above[len(above)-1].context))
+	}
+	return r
+}
+
+// span is a phase's; one that is open was interrupted.
+func (p Past) span(r *Recorder, phase Phase, parent api.SpanContext) *span {
+	s := &span{r: r, name: phase.Name, context: childOf(parent), parent: parent, kind: api.SpanKindInternal,
+		start: p.Began.Add(phase.Begin), end: p.Began.Add(phase.End)}
+	if phase.End == 0 {
+		s.end, s.code, s.message = p.Began.Add(p.Ended), codes.Error, Interrupted
+	}
+	r.spans = append(r.spans, s)
+	return s
+}
+
+// aroundSegment is how long after its beginning an operation may have told of
+// itself: it is looked for in the segments of those minutes.
+const aroundSegment = 10 * time.Minute
+
+// Has tells whether the spool has an operation's root span, which began at a time.
+func (s Spool) Has(traceparent string, began time.Time) (bool, error) {
+	c := ParseContext(traceparent)
+	names, err := os.ReadDir(s.Dir)
+	if errors.Is(err, fs.ErrNotExist) || s.MaxBytes == 0 || !c.IsValid() {
+		return false, nil
+	}
+	first, last := Segment(began.Add(-time.Minute))+SegmentSuffix, Segment(began.Add(aroundSegment))+SegmentSuffix
+	want := appendIDs([]byte(`"spans":[`), c) // the root span comes first; links have ids, too
+	for _, n := range names {
+		if n.Name() < first || n.Name() > last {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(s.Dir, n.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		if bytes.Contains(b, want) {
+			return true, nil
+		}
+	}
+	return false, err
+}

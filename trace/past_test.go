@@ -1,0 +1,71 @@
+package trace
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	pastSpan   = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
+	pastParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+)
+
+// TestPast: phases are below what was open when they began; what was open in
+// the end was interrupted, and ended with the last that is known.
+func TestPast(t *testing.T) {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	began := time.Unix(1_800_000_000, 0)
+	r := Past{
+		Name: "cni.ADD", Span: pastSpan, Parent: pastParent, Began: began, Ended: ms(9), Attributes: Given(KeyID.String("c1"), KeyNetNS.String("")),
+		Phases: []Phase{{"veth.create", ms(1), ms(4)}, {"ipam", ms(2), ms(3)}, {"route.add", ms(4), 0}, {"exec", ms(5), ms(6)}, {"exec", ms(9), 0}},
+	}.Recorder()
+	names := map[string]string{}
+	var b strings.Builder
+	for _, s := range r.spans {
+		names[s.context.SpanID().String()] = s.name
+		fmt.Fprintf(&b, "%s below %s, %s to %s, %q\n", s.name, names[s.parent.SpanID().String()], s.start.Sub(began), s.end.Sub(began), s.message)
+	}
+	want := `cni.ADD below , 0s to 9ms, "interrupted"
+veth.create below cni.ADD, 1ms to 4ms, ""
+ipam below veth.create, 2ms to 3ms, ""
+route.add below cni.ADD, 4ms to 9ms, "interrupted"
+exec below route.add, 5ms to 6ms, ""
+exec below route.add, 9ms to 9ms, "interrupted"
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	root := r.spans[0]
+	if Format(root.context) != pastSpan || Format(root.parent) != pastParent || len(root.attrs) != 2 {
+		t.Errorf("%+v", root)
+	}
+}
+
+// TestSpoolHas finds a root span in the segments of its time; a link to it is
+// another operation's.
+func TestSpoolHas(t *testing.T) {
+	s := Spool{Dir: t.TempDir() + "/spool", MaxBytes: 1 << 20}
+	began := time.Now()
+	has := func(when string, at time.Time, want bool) {
+		t.Helper()
+		if got, err := s.Has(pastSpan, at); got != want || err != nil {
+			t.Errorf("%s: %t, %v", when, got, err)
+		}
+	}
+	has("without a spool", began, false)
+	other := Past{Name: "cni.CHECK", Span: pastParent, Link: pastSpan, Began: began}.Recorder()
+	if err := s.Write(other, nil); err != nil {
+		t.Fatal(err)
+	}
+	has("a link", began, false)
+	if err := s.Write(Past{Name: "cni.ADD", Span: pastSpan, Began: began}.Recorder(), nil); err != nil {
+		t.Fatal(err)
+	}
+	has("itself", began, true)
+	has("itself, told some minutes later", began.Add(-5*time.Minute), true)
+	has("of another hour", began.Add(-time.Hour), false)
+}
