@@ -81,8 +81,8 @@ type step struct {
 	then func(*view) // what it changes
 }
 
-// ran is how far IPAM's plugin came.
-func ran(how delegates.Ran) map[string]delegates.Ran { return map[string]delegates.Ran{"ipam": how} }
+// asked tells that IPAM's plugin was run.
+func asked() map[string]delegates.Ran { return map[string]delegates.Ran{"ipam": delegates.Asked} }
 
 // asks writes down that IPAM is asked.
 func asks(j *Journal, durable bool) func() error {
@@ -96,7 +96,7 @@ func phase(v *view, name string) { v.Phases = append(v.Phases, name) }
 var add = []step{
 	{"begin veth.create", func(j *Journal) error { return j.Begin("veth.create") }, func(v *view) { phase(v, "veth.create ...") }},
 	{"plan", func(j *Journal) error { return j.Plan(named("plan")) }, func(v *view) { v.Plan = "plan" }},
-	{"asked", func(j *Journal) error { return j.Ran("ipam", delegates.Asked, true) }, func(v *view) { v.Steps = ran(delegates.Asked) }},
+	{"asked", func(j *Journal) error { return j.Ran("ipam", delegates.Asked, true) }, func(v *view) { v.Steps = asked() }},
 	{"begin exec", func(j *Journal) error { return j.Begin("exec") }, func(v *view) { phase(v, "exec ...") }},
 	{"reserved", func(j *Journal) error { return errors.Join(j.End("exec"), j.Reserved(named("reserved"))) }, func(v *view) { v.Phases[1], v.Reserved = "exec", "reserved" }},
 	{"a later plan", func(j *Journal) error { return j.Plan(named("plan2")) }, func(v *view) { v.Plan = "plan2" }},
@@ -184,11 +184,11 @@ func TestMade(t *testing.T) {
 		{"interrupted", "boot-1", write(), interrupted},
 		{"of an earlier boot", "boot-2", write(), delegates.Made{Known: true, Cookie: intent.Cookie}},
 		{"planned", "boot-1", write("plan"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Result: named("plan")}},
-		{"asked for addresses", "boot-1", write("asked"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran(delegates.Asked)}},
-		{"asked, and a DEL did not end", "boot-1", write("asked", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran(delegates.Asked)}},
+		{"asked for addresses", "boot-1", write("asked"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: asked()}},
+		{"asked, and a DEL did not end", "boot-1", write("asked", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: asked()}},
 		{"reserved", "boot-1", write("reserved"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Reserved: named("reserved")}},
-		{"attached", "boot-1", write("plan", "asked", "reserved", "result"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran(delegates.Asked), Reserved: named("reserved"), Result: named("result")}},
-		{"deleting", "boot-1", write("asked", "reserved", "result", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: ran(delegates.Asked), Reserved: named("reserved"), Result: named("result")}},
+		{"attached", "boot-1", write("plan", "asked", "reserved", "result"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: asked(), Reserved: named("reserved"), Result: named("result")}},
+		{"deleting", "boot-1", write("asked", "reserved", "result", "deleting"), delegates.Made{Known: true, ThisBoot: true, Cookie: intent.Cookie, Steps: asked(), Reserved: named("reserved"), Result: named("result")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d, j := begin(t)
