@@ -25,6 +25,7 @@ const (
 	DefaultLogPath  = "/var/log/tracewire/tracewire.jsonl"
 	DefaultMaxBytes = 64 << 20
 	DefaultTimeout  = 30 * time.Second
+	DefaultGrace    = 60 * time.Second
 )
 
 // Network is what is common to all steps of a network configuration. The keys
@@ -51,6 +52,11 @@ type Tracewire struct {
 	IPAMExec   bool
 	Sync       string // auto, always or never
 	SyncDelete bool
+	// StatusGrace is how long a range set has to be exhausted before STATUS fails.
+	StatusGrace time.Duration
+	// StatusOnExhaustion is report, or never: then an exhausted range set is no
+	// error of STATUS.
+	StatusOnExhaustion string
 }
 
 // Parse reads what is common to all steps. What is wrong is in doc.Err; the
@@ -106,7 +112,7 @@ func plainName(s string) bool {
 func ours(v *Value) Tracewire {
 	t := Tracewire{
 		Mode: "bridge", StateDir: DefaultStateDir, LogPath: DefaultLogPath, LogLevel: "info",
-		SpoolBytes: DefaultMaxBytes, Timeout: DefaultTimeout, Sync: "auto",
+		SpoolBytes: DefaultMaxBytes, Timeout: DefaultTimeout, Sync: "auto", StatusGrace: DefaultGrace, StatusOnExhaustion: "report",
 	}
 	v.Only("mode", "stateDir", "log", "spool", "timeout", "ipamExec", "sync", "syncDelete", "statusGrace", "statusOnExhaustion", "removeBridge")
 	log, spool := v.At("log"), v.At("spool")
@@ -124,13 +130,9 @@ func ours(v *Value) Tracewire {
 	v.At("ipamExec").Into(&t.IPAMExec)
 	v.At("syncDelete").Into(&t.SyncDelete)
 	budget(spool.At("maxBytes"), &t.SpoolBytes)
-	duration(v.At("timeout"), &t.Timeout)
-
-	for _, key := range []string{"statusGrace", "statusOnExhaustion"} {
-		if k := v.At(key); k.Asks() {
-			k.Refuse()
-		}
-	}
+	duration(v.At("timeout"), &t.Timeout, 1, `must be a positive duration such as "30s"`)
+	duration(v.At("statusGrace"), &t.StatusGrace, 0, `must be a duration such as "60s" that is not negative`)
+	oneOf("report", "never").set(v.At("statusOnExhaustion"), &t.StatusOnExhaustion)
 	return t
 }
 
@@ -175,14 +177,14 @@ func budget(v *Value, dst *int64) {
 	*dst = n
 }
 
-func duration(v *Value, dst *time.Duration) {
+func duration(v *Value, dst *time.Duration, least time.Duration, why string) {
 	s := v.Text()
 	if s == "" {
 		return
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		v.Fail(`must be a positive duration such as "30s"`)
+	if err != nil || d < least {
+		v.Fail(why)
 		return
 	}
 	*dst = d

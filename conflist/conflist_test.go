@@ -16,7 +16,7 @@ import (
 func parsed(change ...func(*Network)) Network {
 	n := Network{Tracewire: Tracewire{
 		Mode: "bridge", StateDir: "/var/lib/cni/tracewire", LogPath: "/var/log/tracewire/tracewire.jsonl", LogLevel: "info",
-		SpoolDir: "/var/lib/cni/tracewire/spool", SpoolBytes: 64 << 20, Timeout: 30 * time.Second, Sync: "auto",
+		SpoolDir: "/var/lib/cni/tracewire/spool", SpoolBytes: 64 << 20, Timeout: 30 * time.Second, Sync: "auto", StatusGrace: time.Minute, StatusOnExhaustion: "report",
 	}}
 	for _, c := range change {
 		c(&n)
@@ -47,9 +47,9 @@ func TestParse(t *testing.T) {
 		{"what all steps share", `{"cniVersion":"1.1.0","name":"net","type":"tracewire","ipam":{"type":"host-local"},"prevResult":{"ips":[]}}`, parsed(func(n *Network) {
 			n.CNIVersion, n.Name, n.Type, n.IPAM, n.Prev = "1.1.0", "net", "tracewire", "host-local", json.RawMessage(`{"ips":[]}`)
 		}), ""},
-		{"all of our keys", `{"tracewire":{"mode":"bridge","stateDir":"/s","log":{"path":"/l","level":"debug"},"spool":{"dir":"/p","maxBytes":5},"timeout":"1m30s","ipamExec":true,"sync":"always","syncDelete":true}}`,
+		{"all of our keys", `{"tracewire":{"mode":"bridge","stateDir":"/s","log":{"path":"/l","level":"debug"},"spool":{"dir":"/p","maxBytes":5},"timeout":"1m30s","ipamExec":true,"sync":"always","syncDelete":true,"statusGrace":"2m","statusOnExhaustion":"never"}}`,
 			parsed(func(n *Network) {
-				n.Tracewire = Tracewire{Mode: "bridge", StateDir: "/s", LogPath: "/l", LogLevel: "debug", SpoolDir: "/p", SpoolBytes: 5, Timeout: 90 * time.Second, IPAMExec: true, Sync: "always", SyncDelete: true}
+				n.Tracewire = Tracewire{Mode: "bridge", StateDir: "/s", LogPath: "/l", LogLevel: "debug", SpoolDir: "/p", SpoolBytes: 5, Timeout: 90 * time.Second, IPAMExec: true, Sync: "always", SyncDelete: true, StatusGrace: 2 * time.Minute, StatusOnExhaustion: "never"}
 			}), ""},
 		{"null everywhere", `{"cniVersion":null,"name":null,"type":null,"ipam":null,"prevResult":null,"delegates":null,"tracewire":{"mode":null,"stateDir":null,"log":null,"spool":null,"timeout":null,"ipamExec":null,"sync":null,"syncDelete":null,"statusGrace":null}}`, parsed(), ""},
 		{"null below", `{"ipam":{"type":null},"tracewire":{"log":{"path":null,"level":null},"spool":{"dir":null,"maxBytes":null}}}`, parsed(), ""},
@@ -120,9 +120,12 @@ func TestParse(t *testing.T) {
 		{"a delegate that is ourselves", `{"type":"tracewire","delegates":[{"type":"tracewire"}]}`, parsed(func(n *Network) { n.Type = "tracewire" }), `invalid network configuration: delegates[0].type: must not be the plugin itself: a list has one entry of it, got "tracewire"`},
 		{"capabilities of a delegate", `{"delegates":[{"type":"sbr","capabilities":["mac"]}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"capabilities":["mac"],"type":"sbr"}`), false})),
 			`invalid network configuration: delegates[0].capabilities: must be an object of booleans, got ["mac"]`},
-		{"statusGrace", `{"tracewire":{"statusGrace":"60s"}}`, parsed(), `unsupported field: tracewire.statusGrace: is not served by this version, got "60s"`},
-		{"statusOnExhaustion", `{"tracewire":{"statusOnExhaustion":"never"}}`, parsed(), `unsupported field: tracewire.statusOnExhaustion: is not served by this version, got "never"`},
-		{"unserved keys that ask for nothing", `{"delegates":[ ],"tracewire":{"statusGrace":"","statusOnExhaustion":null}}`, parsed(), ""},
+		{"no grace", `{"tracewire":{"statusGrace":"0s"}}`, parsed(func(n *Network) { n.Tracewire.StatusGrace = 0 }), ""},
+		{"negative grace", `{"tracewire":{"statusGrace":"-1s"}}`, parsed(), `invalid network configuration: tracewire.statusGrace: must be a duration such as "60s" that is not negative, got "-1s"`},
+		{"grace without a unit", `{"tracewire":{"statusGrace":"60"}}`, parsed(), `invalid network configuration: tracewire.statusGrace: must be a duration such as "60s" that is not negative, got "60"`},
+		{"grace is a number", `{"tracewire":{"statusGrace":60}}`, parsed(), "invalid network configuration: tracewire.statusGrace: must be a string, got 60"},
+		{"statusOnExhaustion", `{"tracewire":{"statusOnExhaustion":"always"}}`, parsed(), `invalid network configuration: tracewire.statusOnExhaustion: must be report or never, got "always"`},
+		{"keys that ask for nothing", `{"delegates":[ ],"tracewire":{"statusGrace":"","statusOnExhaustion":null}}`, parsed(), ""},
 
 		{"what is good beside what is wrong", `{"name":"net","ipam":{"type":"dhcp"},"tracewire":{"stateDir":"/s","timeout":"5","sync":"always","nonsense":1}}`, parsed(func(n *Network) {
 			n.Name, n.IPAM, n.Tracewire.StateDir, n.Tracewire.SpoolDir, n.Tracewire.Sync = "net", "dhcp", "/s", "/s/spool", "always"
