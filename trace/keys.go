@@ -39,6 +39,9 @@ const (
 	KeyStack       = attribute.Key("exception.stacktrace")
 	KeyLockWait    = attribute.Key("cni.lock.wait_ms") // time waited for a lock in milliseconds, 1.25
 	KeyReservation = attribute.Key("cni.reservation")  // reservation files released, 2
+	KeyRanges      = attribute.Key("cni.ipam.ranges")  // a range set, "10.22.0.1-10.22.0.254"
+	KeyUsed        = attribute.Key("cni.ipam.used")    // its addresses in use, 230
+	KeyTotal       = attribute.Key("cni.ipam.total")   // all its addresses, 253
 )
 
 // Keys of the resource.

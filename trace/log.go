@@ -56,7 +56,10 @@ func (r *Recorder) log(log *zerolog.Logger) {
 	}
 	root := r.spans[0]
 	e := log.Info()
-	if root.code == codes.Error {
+	switch {
+	case root.code == codes.Error && root.mild:
+		e = log.Warn()
+	case root.code == codes.Error:
 		e = log.Error()
 	}
 	root.outcome(fields(root.line(e, root.start), root.attrs), now).Msg(root.name)

@@ -133,6 +133,31 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLogOfAMildFailure: a warning, and so in a log of warnings and in none of errors.
+func TestLogOfAMildFailure(t *testing.T) {
+	for level, want := range map[string][]map[string]any{
+		"info":  {{"level": "warn", "duration_ms": 0.0, "outcome": "error", "error": "no room", "message": "cni.STATUS"}},
+		"warn":  {{"level": "warn", "duration_ms": 0.0, "outcome": "error", "error": "no room", "message": "cni.STATUS"}},
+		"error": nil,
+	} {
+		r := NewRecorder(began)
+		_, root := r.Begin("cni.STATUS", began, func(string) string { return "" })
+		root.FailMildly("no room")
+		path := filepath.Join(t.TempDir(), "a.jsonl")
+		if err := (Log{Path: path, Level: level}).Write(r); err != nil {
+			t.Fatal(err)
+		}
+		got := entries(t, path)
+		for _, e := range got {
+			e["duration_ms"] = 0.0 // the span still runs
+			delete(e, "time")
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", level, diff)
+		}
+	}
+}
+
 func TestLogOfNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.jsonl")
 	if err := (Log{Path: path, Level: "debug"}).Write(NewRecorder(began)); err != nil {

@@ -114,6 +114,7 @@ type span struct {
 	links      []api.Link
 	code       codes.Code
 	message    string
+	mild       bool // its failure is a warning of the log
 }
 
 type event struct {

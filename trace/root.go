@@ -35,6 +35,13 @@ func (r Root) Set(kv ...attribute.KeyValue) { r.s.SetAttributes(kv...) }
 // Fail marks the operation as failed.
 func (r Root) Fail(message string) { r.s.SetStatus(codes.Error, message) }
 
+// FailMildly marks the operation as failed where nothing that was asked for was
+// left undone: a line of level warn in the log, not error.
+func (r Root) FailMildly(message string) {
+	r.Fail(message)
+	r.s.change(func() { r.s.mild = true })
+}
+
 // End ends the operation.
 func (r Root) End() { r.s.End() }
 
