@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -55,6 +56,11 @@ type Call struct {
 	Shared func(context.Context) (unlock func(), err error)
 	// Journal is where ADD writes down what it makes. It is never nil on ADD.
 	Journal Journal
+	// Notes is what the step's last Status left. It is never nil on STATUS.
+	Notes Notes
+	// Uptime is the time since the kernel started, on STATUS (CLOCK_BOOTTIME): no
+	// step of a clock is in it.
+	Uptime time.Duration
 }
 
 // Watcher is the journal as what watches phases; nil where there is none.
@@ -107,6 +113,18 @@ type Journal interface {
 	Ran(step string, how Ran, durable bool) error
 	// Begin and End write down the phases.
 	trace.Watcher
+}
+
+// Notes is what one step's Status leaves for the next one of this boot.
+type Notes interface {
+	// Recall reads what was kept last into a variable, which keeps its value where
+	// there is nothing.
+	Recall(variable any)
+	// Keep replaces it by a value that can be written as JSON.
+	Keep(value any)
+	// Tell has the warnings of this Status written to the log, also where its
+	// outcome is the last one's.
+	Tell()
 }
 
 // Delegate is one step of an attachment: it adds to the result, and takes
