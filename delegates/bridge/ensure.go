@@ -112,7 +112,7 @@ func (w *wiring) suits() error {
 	b := w.bridge
 	switch {
 	case b.Kind != "bridge":
-		return fmt.Errorf("%w: %s is not a bridge but %s", ErrConflict, w.Conf.Bridge, kindOf(b))
+		return noBridge(w.Conf.Bridge, b)
 	case w.Conf.VLANs.any() && !b.VLANs:
 		return fmt.Errorf("%w: %s does not filter VLANs (its vlan_filtering is off, or the kernel has none), and vlan or vlanTrunk is set", ErrConflict, w.Conf.Bridge)
 	case w.Conf.MTU == 0 || w.Conf.MTU == b.MTU:
