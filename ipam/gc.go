@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 
 	"github.com/tracewire/tracewire/delegates"
@@ -27,7 +26,7 @@ func (h HostLocal) GC(ctx context.Context, c delegates.Call, k delegates.Kept) e
 		return err
 	}
 	defer s.unlock()
-	names, err := s.taken()
+	names, err := taken(dir)
 	n, errs := 0, []error{err}
 	for a := range names {
 		released, err := s.collect(a, c.Network, k)
@@ -48,9 +47,8 @@ func (s *store) collect(a netip.Addr, network string, k delegates.Kept) (bool, e
 		return false, err
 	}
 	if !ok {
-		st, err := os.Lstat(path)
-		if err != nil || !st.Mode().IsRegular() || st.Size() > 0 {
-			return false, nil //nolint:nilerr // it is gone, or no reservation
+		if !empty(path) { // it is gone, or no reservation
+			return false, nil
 		}
 		return true, remove(path)
 	}

@@ -19,6 +19,7 @@ type HostLocal struct {
 	Sets       []Set
 	Routes     []*types.Route
 	ResolvConf string // a file; empty when there is none
+	Patience   Patience
 
 	perCall bool // some of Sets are this call's own
 }

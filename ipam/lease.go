@@ -67,7 +67,7 @@ func (s *store) grant(a netip.Addr) error {
 // search looks a free address up in one listing. It passes over no more
 // addresses than there are files, however large the ranges are.
 func (s *store) search(set Set, last netip.Addr) (netip.Addr, error) {
-	taken, err := s.taken()
+	taken, err := taken(s.dir)
 	if err != nil {
 		return netip.Addr{}, err
 	}

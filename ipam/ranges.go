@@ -1,7 +1,10 @@
 package ipam
 
 import (
+	"encoding/binary"
 	"iter"
+	"math"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -83,6 +86,39 @@ func (s Set) next(i int, a netip.Addr) (int, netip.Addr) {
 	}
 	i = (i + 1) % len(s.Ranges)
 	return i, s.Ranges[i].Start
+}
+
+// size is how many addresses of the set can be leased; the largest number for a
+// set that is larger.
+func (s Set) size() uint64 {
+	var n uint64
+	var gateways []netip.Addr
+	for _, r := range s.Ranges {
+		span := r.size()
+		if n += span; n < span || n == math.MaxUint64 {
+			return math.MaxUint64
+		}
+		if s.index(r.Gateway) >= 0 && !slices.Contains(gateways, r.Gateway) {
+			gateways = append(gateways, r.Gateway)
+		}
+	}
+	return n - uint64(len(gateways))
+}
+
+// size is Start to End, both included; the largest number for more.
+func (r Range) size() uint64 {
+	startHigh, startLow := halves(r.Start)
+	endHigh, endLow := halves(r.End)
+	low, borrow := bits.Sub64(endLow, startLow, 0)
+	if high, _ := bits.Sub64(endHigh, startHigh, borrow); high > 0 || low == math.MaxUint64 {
+		return math.MaxUint64
+	}
+	return low + 1
+}
+
+func halves(a netip.Addr) (high, low uint64) {
+	b := a.As16()
+	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 }
 
 // rangeText is a range as it is written, and the key it stands at.

@@ -91,8 +91,7 @@ func (s *store) reserve(a netip.Addr) (bool, error) {
 }
 
 func (s *store) takeOver(a netip.Addr) (bool, error) {
-	st, err := os.Lstat(s.path(a))
-	if err != nil || !st.Mode().IsRegular() || st.Size() != 0 {
+	if !empty(s.path(a)) {
 		return false, nil
 	}
 	f, err := os.OpenFile(s.path(a), os.O_WRONLY|unix.O_NOFOLLOW, 0)
@@ -101,6 +100,12 @@ func (s *store) takeOver(a netip.Addr) (bool, error) {
 	}
 	s.span.Event("reservation.takeover", trace.KeyAddresses.StringSlice([]string{a.String()}))
 	return true, s.fill(f)
+}
+
+// empty tells that a reservation file holds nobody.
+func empty(path string) bool {
+	st, err := os.Lstat(path)
+	return err == nil && st.Mode().IsRegular() && st.Size() == 0
 }
 
 // fill leaves a whole reservation or none.
@@ -195,9 +200,9 @@ func held(dir string) (map[string]Reservation, error) {
 	return all, errors.Join(errs...)
 }
 
-// taken lists the folder's names once, and opens none of them.
-func (s *store) taken() (map[netip.Addr]bool, error) {
-	d, err := os.Open(s.dir)
+// taken lists a folder's names once, and opens none of them.
+func taken(dir string) (map[netip.Addr]bool, error) {
+	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
