@@ -56,6 +56,8 @@ type Steps struct {
 	Shares bool
 	// Last removes what the network's attachments shared.
 	Last func(context.Context) error
+	// Writes is the folders that ADD makes files in.
+	Writes []string
 }
 
 // executes tells whether other plugins' executables are among the steps.

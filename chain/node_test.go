@@ -118,6 +118,8 @@ func (i ipam) GC(_ context.Context, c delegates.Call, k delegates.Kept) error {
 	return i.collect("ipam GC", c, k)
 }
 
+func (i ipam) Status(_ context.Context, c delegates.Call) error { return i.call("ipam STATUS", c) }
+
 // bridge is a step of two phases that makes an interface, and asks for the
 // addresses between them where it has to.
 type bridge struct{ *node }
@@ -158,6 +160,8 @@ func (b bridge) GC(_ context.Context, c delegates.Call, k delegates.Kept) error 
 	return b.collect("bridge GC", c, k)
 }
 
+func (b bridge) Status(_ context.Context, c delegates.Call) error { return b.call("bridge STATUS", c) }
+
 // extra is a delegate that adds an interface of its name to the result.
 type extra struct {
 	*node
@@ -190,6 +194,8 @@ func (e extra) GC(_ context.Context, c delegates.Call, k delegates.Kept) error {
 }
 
 func (e extra) Check(_ context.Context, c delegates.Call) error { return e.call(e.name+" CHECK", c) }
+
+func (e extra) Status(_ context.Context, c delegates.Call) error { return e.call(e.name+" STATUS", c) }
 
 // host is a node and the records of its attachments.
 type host struct {

@@ -141,6 +141,9 @@ type Delegate interface {
 	// GC removes what Adds made for attachments of the network that are not kept.
 	// The Call names the network alone.
 	GC(context.Context, Call, Kept) error
+	// Status is an error when the next Add would fail. It makes nothing, and is
+	// asked every few seconds.
+	Status(context.Context, Call) error
 }
 
 // NothingMade is the error of an Add that failed before it made anything: its
