@@ -19,6 +19,8 @@ const (
 	Config      = 7
 	OwnNetNS    = 8
 	TryLater    = 11
+	Unavailable = 50
+	Limited     = 51
 	Exhausted   = 100
 	Taken       = 101
 	Exists      = 102
@@ -41,6 +43,8 @@ var Table = []Code{
 	{Config, "invalid configuration", "a key of the configuration has a wrong value, or is unknown", "mend the key that the message names"},
 	{OwnNetNS, "own network namespace", "CNI_NETNS is the plugin's own network namespace", "set CNI_NETNS_OVERRIDE=1 if that is meant"},
 	{TryLater, "try again later", "a lock was held too long, the operation's time ran out, or DEL could not remove everything", "the message says what stood in the way; the runtime tries again"},
+	{Unavailable, "not available", "STATUS: the next ADD would fail", "the message says what stands in its way; the runtime asks again"},
+	{Limited, "limited connectivity", "STATUS: as 50, and by a plugin's own word the network's pods may have limited connectivity", "the message has its own words"},
 	{Exhausted, "addresses exhausted", "no address is free in a range set", "the message has the figures; a larger range, or look for addresses without a pod"},
 	{Taken, "address taken", "the address that was asked for is not free", "the message names the holder"},
 	{Exists, "exists", "the attachment, or an interface of that name, is there already", "DEL first; the message names the owner"},

@@ -27,7 +27,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	// CNI spec 1.1.0, "Error": 1 to 99 are the spec's, 100 and up a plugin's.
-	want := []uint{1, 2, 4, 5, 6, 7, 8, 11, 100, 101, 102, 103, 104, 105, 106, 107, 110, 999}
+	want := []uint{1, 2, 4, 5, 6, 7, 8, 11, 50, 51, 100, 101, 102, 103, 104, 105, 106, 107, 110, 999}
 	if diff := cmp.Diff(want, numbers); diff != "" {
 		t.Errorf("numbers (-want +got)\n%s", diff)
 	}

@@ -40,6 +40,8 @@ var border = []struct {
 	code uint
 }{
 	{is(chain.ErrPanic), codes.Internal},
+	{is(chain.ErrUnavailable), codes.Unavailable},
+	{is(chain.ErrLimited), codes.Limited},
 	{is(chain.ErrLeft), codes.TryLater},
 	{is(veth.ErrPort), codes.NotReady},
 	{is(veth.ErrNotReady), codes.NotReady},

@@ -30,7 +30,7 @@ func main() { os.Exit(run(time.Now())) }
 func run(start time.Time) int {
 	about := "CNI plugin tracewire " + version
 	verb := os.Getenv("CNI_COMMAND")
-	if verb != "ADD" && verb != "DEL" && verb != "CHECK" && verb != "GC" {
+	if !slices.Contains([]string{"ADD", "DEL", "CHECK", "GC", "STATUS"}, verb) {
 		return refuse(skel.PluginMainFuncsWithError(skel.CNIFuncs{}, cni.All, about))
 	}
 	stdin, err := readAll(unix.Stdin, conflist.DefaultTimeout)

@@ -90,7 +90,7 @@ func TestCommands(t *testing.T) {
 		{"all codes", "explain", 0, []string{" 100  addresses exhausted"}, ""},
 		{"no such code", "explain 12", 1, nil, "code 12 is not one that tracewire answers; CNI's own codes are those below 100; the codes that it answers are " + numbers()},
 		{"no such code of its own", "explain 120", 1, nil, "code 120 is not one that tracewire answers; the codes that it answers are " + numbers()},
-		{"a code of CNI's", "explain 50", 1, nil, "code 50 is not one that tracewire answers; it is one of CNI's own codes: the plugin is not available: it cannot serve ADD"},
+		{"a code of CNI's", "explain 3", 1, nil, "code 3 is not one that tracewire answers; it is one of CNI's own codes: the container is unknown or does not exist, and the runtime needs no cleanup such as DEL"},
 		{"no code at all", "explain twelve", 2, nil, `"twelve" is no code of tracewire; the codes that it answers are ` + numbers()},
 		{"version", "version", 0, []string{"tracewirectl dev "}, ""},
 		{"version as a flag", "--version", 0, []string{"tracewirectl dev "}, ""},

@@ -67,9 +67,7 @@ func (c *command) printCodes(w io.Writer, shown []codes.Code) error {
 // ofSpec is the codes of the CNI spec 1.1.0 ("Error") that the plugin never
 // answers, but others do.
 var ofSpec = map[uint64]string{
-	3:  "the container is unknown or does not exist, and the runtime needs no cleanup such as DEL",
-	50: "the plugin is not available: it cannot serve ADD",
-	51: "the plugin is not available, and containers that are in the network may have limited connectivity",
+	3: "the container is unknown or does not exist, and the runtime needs no cleanup such as DEL",
 }
 
 // nothing is errNothing in words of its own.

@@ -383,7 +383,8 @@ func (c *story) del(ctx context.Context, t *testing.T, args []string) error {
 }
 
 // status asks the whole list.
-func (c *story) status(ctx context.Context, _ *testing.T, _ []string) error {
+func (c *story) status(ctx context.Context, t *testing.T, _ []string) error {
+	verdictDir(t, c.Node)
 	return c.Status(ctx)
 }
 

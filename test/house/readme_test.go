@@ -33,7 +33,7 @@ func TestReadmeTables(t *testing.T) {
 			rows = append(rows, fmt.Sprintf("| [%s](%s) |", room, room))
 		}
 	}
-	for _, key := range []string{"stateDir", "log.path", "log.level", "spool.dir", "spool.maxBytes", "timeout", "ipamExec", "sync", "syncDelete", "removeBridge", "mode",
+	for _, key := range []string{"stateDir", "log.path", "log.level", "spool.dir", "spool.maxBytes", "timeout", "ipamExec", "sync", "syncDelete", "removeBridge", "statusGrace", "statusOnExhaustion", "mode",
 		"bridge", "isGateway", "isDefaultGateway", "forceAddress", "mtu", "hairpinMode", "promiscMode", "portIsolation", "enabledad", "macspoofchk",
 		"ipMasq", "ipMasqBackend", "vlan", "vlanTrunk", "preserveDefaultVlan", "disableContainerInterface", "dns", "ipam"} {
 		rows = append(rows, "| `"+key+"` |")

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/test/attach"
 )
 
@@ -107,6 +108,22 @@ var scenarios = []scenario{
 	{
 		name: "ADD with no address left, ptp", ptp: true, ipam: `"subnet": "10.77.0.0/30"`,
 		play: exhausted, want: []string{"ADD fails (100)", "left: nothing", "ADD fails (100)", "ADD ok"},
+	},
+	{
+		name: "STATUS with no address left, and after a DEL", keys: gateway, ipam: `"subnet": "10.77.0.0/30"`, extra: `"statusGrace": "0s"`,
+		play: exhaustedStatus, want: []string{"STATUS ok", "STATUS fails (50)", "STATUS ok"},
+	},
+	{
+		name: "STATUS with no address left, ptp", ptp: true, ipam: `"subnet": "10.77.0.0/30"`, extra: `"statusGrace": "0s"`,
+		play: exhaustedStatus, want: []string{"STATUS ok", "STATUS fails (50)", "STATUS ok"},
+	},
+	{
+		name: "STATUS with no address left, twice, with a grace", keys: gateway, ipam: `"subnet": "10.77.0.0/30"`, extra: `"statusGrace": "1ns"`,
+		play: exhaustedTwice, want: []string{"STATUS ok", "STATUS fails (50)"},
+	},
+	{
+		name: "STATUS where the IPAM plugin is missing", keys: gateway, extra: `"ipamExec": true`,
+		play: statusWithoutIPAM, want: []string{"STATUS fails (50)"},
 	},
 	{
 		name: "ADD where the bridge has another address", keys: gateway,
@@ -385,6 +402,33 @@ func exhausted(w *world) {
 	w.run("ADD", second)
 	must(w.t, w.do("DEL", first))
 	w.run("ADD", second)
+}
+
+func exhaustedStatus(w *world) {
+	w.status()
+	first := w.made("c1")
+	w.status()
+	must(w.t, w.do("DEL", first))
+	w.status()
+}
+
+func exhaustedTwice(w *world) {
+	w.made("c1")
+	w.status()
+	w.status()
+}
+
+func statusWithoutIPAM(w *world) {
+	must(w.t, os.Remove(filepath.Join(w.Dir, "plugins", "host-local")))
+	w.status()
+}
+
+// status is a STATUS whose answer belongs to the outcome.
+func (w *world) status() {
+	w.t.Helper()
+	dir := chain.RunDir("net", filepath.Join(w.Dir, "state"), filepath.Join(w.Dir, "ipam"))
+	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w.run("STATUS", attach.Attachment{})
 }
 
 // bridge makes the bridge, as others on the node might.

@@ -120,6 +120,8 @@ func (w *world) do(verb string, a attach.Attachment) (err error) {
 		err = w.Check(ctx, a)
 	case "DEL":
 		err = w.Del(ctx, a)
+	case "STATUS":
+		err = w.Status(ctx)
 	}
 	w.t.Logf("%s %s: %v", verb, a.ContainerID, err)
 	return err
