@@ -38,6 +38,7 @@ func run(start time.Time) int {
 		err = feed(stdin)
 	}
 	o := begin(start, verb, stdin)
+	deaf()
 	hidePipe()
 	if err != nil {
 		return o.finish(toCNI(err))
