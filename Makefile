@@ -7,6 +7,8 @@ FUZZTIME ?= 30s
 # What `make test` runs: make test PKGS=./ipam TESTFLAGS='-run Range'
 PKGS      ?= ./...
 TESTFLAGS ?=
+# What `make soak` does.
+SOAK      ?= -turns=0 -time=2m -seed=$(shell date +%s)
 
 VERSION ?= $(shell [ -e .git ] && git describe --tags --always --dirty 2>/dev/null || echo dev)
 
@@ -16,7 +18,7 @@ export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
 export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint check fuzz demo root install reference compare-reference clean
+.PHONY: help build test lint check soak fuzz demo root install reference compare-reference clean
 
 help: ## Lists the targets.
 	@sed -n 's/^\([a-z-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
@@ -33,6 +35,11 @@ lint: bin/tools/golangci-lint ## Runs the linter, which is built from tools/go.m
 check: lint ## Runs the linter, go vet and the tests.
 	go vet ./...
 	@$(MAKE) --no-print-directory test
+
+soak: root build reference ## Two minutes of everything at once, with kills; SOAK='-turns=10000 -kill=0.01 -verbs=ADD,DEL' is a churn.
+	@report="$$(mktemp)"; trap 'rm -f "$$report"' EXIT; code=0; \
+		test/run.sh ./test/soak $(SOAK) -report="$$report" || code=$$?; \
+		cat "$$report"; exit $$code
 
 fuzz: ## Runs every fuzz target for FUZZTIME (30s) each.
 	@set -e; grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file func; do \

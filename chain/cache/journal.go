@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -30,24 +31,58 @@ type Journal struct {
 const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
 
 // Begin begins an attachment's journal with its intent. One that is there is
-// an error: fs.ErrExist.
+// an error: fs.ErrExist. Where the file system can, the file has its name only
+// once it has its first line: a process that is killed in between leaves none.
 func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
-	path := d.File(in.Attachment)
-	fd, err := unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
-	for try := 0; errors.Is(err, unix.ENOENT) && try < 100; try++ { // the network's last DEL may remove the folder again
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return nil, err
-		}
-		fd, err = unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
-	}
+	j := &Journal{path: d.File(in.Attachment), sync: d.Sync, start: start, record: Record{State: None}}
+	named := false
+	err := inFolder(j.path, func() (err error) { j.fd, named, err = create(j.path); return err })
 	if err != nil {
-		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
+		return nil, err
 	}
-	j := &Journal{path: path, fd: fd, sync: d.Sync, start: start, record: Record{State: None}}
-	if err := j.write(entry{Kind: "intent", Intent: in}); err != nil {
+	err = j.write(entry{Kind: "intent", Intent: in})
+	if err == nil && !named {
+		err = inFolder(j.path, j.name)
+	}
+	switch {
+	case err == nil:
+		return j, nil
+	case named:
 		return nil, errors.Join(err, j.Remove())
 	}
-	return j, nil
+	return nil, errors.Join(err, j.Close())
+}
+
+// inFolder makes the network's folder where it is missing, and again where the
+// network's last DEL removes it meanwhile.
+func inFolder(path string, do func() error) error {
+	err := do()
+	for try := 0; errors.Is(err, unix.ENOENT) && try < 100; try++ {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		err = do()
+	}
+	if err != nil {
+		return &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	return nil
+}
+
+// create makes the file, without a name where that can be (open(2), O_TMPFILE).
+func create(path string) (fd int, named bool, err error) {
+	fd, err = unix.Open(filepath.Dir(path), appending|unix.O_TMPFILE, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
+		fd, err = unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
+		return fd, true, err
+	}
+	return fd, false, err
+}
+
+// name gives the file its name.
+func (j *Journal) name() error {
+	own := "/proc/self/fd/" + strconv.Itoa(j.fd)
+	return unix.Linkat(unix.AT_FDCWD, own, unix.AT_FDCWD, j.path, unix.AT_SYMLINK_FOLLOW)
 }
 
 // Open opens the journal that a record was read from, to append to it. A torn

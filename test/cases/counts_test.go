@@ -141,7 +141,7 @@ func (c *counted) count(line string) {
 	case "getdents64":
 		c.Listings++
 	case "openat":
-		if strings.Contains(line, "O_EXCL") && !strings.Contains(line, "= -1") {
+		if (strings.Contains(line, "O_EXCL") || strings.Contains(line, "O_TMPFILE")) && !strings.Contains(line, "= -1") {
 			c.Creates++
 		}
 	}
