@@ -39,7 +39,7 @@ var errStopped = stopped{errors.New("told to stop by a signal")}
 type stopped struct{ error }
 
 // Is makes it a context's end.
-func (stopped) Is(target error) bool { return target == context.Canceled } //nolint:errorlint // it is asked by errors.Is
+func (stopped) Is(target error) bool { return target == context.Canceled }
 
 var stopSignals = []os.Signal{unix.SIGTERM, unix.SIGINT}
 

@@ -40,7 +40,7 @@ var imports = map[string]string{
 	"test/house":           "",
 	"test/netns":           "",
 	"test/reference":       "",
-	"test/soak":            "test/attach",
+	"test/soak":            "",
 	"test/summary":         "",
 }
 
