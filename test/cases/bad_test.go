@@ -86,7 +86,7 @@ var bad = []input{
 	{name: "asked address outside", env: map[string]string{"CNI_ARGS": "IP=10.99.0.1"}, code: 4, names: []string{"CNI_ARGS", "IP", "10.99.0.1"}},
 	{name: "asked address", set: map[string]string{"runtimeConfig.ips": `["nonsense"]`}, code: 7, names: []string{"runtimeConfig.ips", "nonsense"}},
 	{name: "ipam that is not there", set: map[string]string{"ipam": `{"type": "nonesuch"}`}, code: 105, names: []string{"nonesuch"}},
-	// Environment.
+	// Environment (cni#126, cni#679).
 	{name: "interface name of 16 letters", env: map[string]string{"CNI_IFNAME": "eth4567890123456"}, code: 4, refused: true},
 	{name: "interface name with a slash", env: map[string]string{"CNI_IFNAME": "a/b"}, code: 4, refused: true},
 	{name: "interface name of two dots", env: map[string]string{"CNI_IFNAME": ".."}, code: 4, refused: true},
@@ -107,7 +107,8 @@ var bad = []input{
 	{name: "mtu too small for IPv6", set: map[string]string{"mtu": "1000", "ipam.ranges": `[[{"subnet": "fd77::/64"}]]`}, code: 7, names: []string{"mtu", "1000", "fd77::"}},
 	{name: "network name of 300 letters", set: map[string]string{"name": `"` + strings.Repeat("n", 300) + `"`}, code: 7, names: []string{"name", "nnnn"}, another: true},
 	{name: "unknown command", env: map[string]string{"CNI_COMMAND": "MOVE"}, code: 4, names: []string{"MOVE"}, refused: true},
-	// The document.
+	// The document, as an installer that is not through leaves it (aws#1437,
+	// istio#42046, kmesh#150).
 	{name: "unknown version", set: map[string]string{"cniVersion": `"9.9.9"`}, code: 1, names: []string{"9.9.9"}, refused: true},
 	{name: "type of version", set: map[string]string{"cniVersion": `7`}, code: 6, refused: true},
 	{name: "no name", set: map[string]string{"name": ""}, code: 7, names: []string{"name"}, refused: true},

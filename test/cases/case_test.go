@@ -192,12 +192,19 @@ func (c *story) step(t *testing.T, line, verb string, args []string, want string
 	if problem := expected(err, want, c.Normal); problem != nil {
 		t.Fatalf("%s: %v", line, problem)
 	}
-	if (verb == "add" || strings.HasPrefix(line, "raw ADD")) && want != "" {
-		after, errAfter := c.Left()
-		if diff := cmp.Diff(before, after); diff != "" || errBefore != nil || errAfter != nil {
-			t.Errorf("%s: a failed ADD left or took something: -before +after:\n%s%v%v", line, diff, errBefore, errAfter)
-		}
+	if !c.heard(t, line) || verb == "at-once" {
+		return
 	}
+	after, errAfter := c.Left()
+	if diff := cmp.Diff(before, after); diff != "" || errBefore != nil || errAfter != nil {
+		t.Errorf("%s: a failed ADD left or took something: -before +after:\n%s%v%v", line, diff, errBefore, errAfter)
+	}
+}
+
+// heard counts and looks at the answers of our plugin, and tells whether one was
+// an ADD that failed.
+func (c *story) heard(t *testing.T, line string) (failed bool) {
+	t.Helper()
 	for _, call := range c.Exec.Calls() {
 		if call.Plugin != "tracewire" {
 			continue
@@ -206,10 +213,13 @@ func (c *story) step(t *testing.T, line, verb string, args []string, want string
 		if err := call.Sound(); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
+		failed = failed || call.Verb == "ADD" && call.Exit != 0
 	}
+	return failed
 }
 
-// expected compares a step's error with "CODE part of the message".
+// expected compares a step's error with "CODE part of the message or the
+// details".
 func expected(err error, want string, normal func(string) string) error {
 	if want == "" || err == nil {
 		if want != "" {
@@ -223,7 +233,7 @@ func expected(err error, want string, normal func(string) string) error {
 		return bad
 	}
 	var answer *types.Error
-	if !errors.As(err, &answer) || answer.Code != uint(code) || !strings.Contains(normal(answer.Msg), text) {
+	if !errors.As(err, &answer) || answer.Code != uint(code) || !strings.Contains(normal(answer.Msg+"; "+answer.Details), text) {
 		return fmt.Errorf("want code %d with %q, got %s", code, text, describe(err))
 	}
 	return nil

@@ -42,9 +42,20 @@ func (c *story) sameMAC(name string) error {
 	return nil
 }
 
-// sysctl sets what is below /proc/sys/net: "sysctl pod1 ipv6/conf/all/disable_ipv6 1".
-func (c *story) sysctl(_ context.Context, _ *testing.T, args []string) error {
-	return c.In(args[0], func() error { return os.WriteFile("/proc/sys/net/"+args[1], []byte(args[2]), 0) })
+// sysctl sets what is below /proc/sys/net, or looks at it: "sysctl pod1
+// ipv6/conf/all/disable_ipv6 1", "sysctl pod1 ipv6/conf/all/disable_ipv6 is 1".
+func (c *story) sysctl(_ context.Context, t *testing.T, args []string) error {
+	path := "/proc/sys/net/" + args[1]
+	return c.In(args[0], func() error {
+		if args[2] != "is" {
+			return os.WriteFile(path, []byte(args[2]), 0)
+		}
+		b, err := os.ReadFile(path)
+		if got := strings.TrimSpace(string(b)); got != args[3] {
+			t.Errorf("%s is %s, want %s", args[1], got, args[3])
+		}
+		return err
+	})
 }
 
 // count tells whether the host has that many interfaces of a kind: "count veth 3".

@@ -43,20 +43,6 @@ func TestVersionsOfDel(t *testing.T) {
 
 var unknownVersion = input{code: 1, names: []string{"9.9.9", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}}
 
-// TestUnknownVersionOfAdd: an ADD under a version that nobody knows is refused
-// with the list of those that are, and leaves nothing.
-func TestUnknownVersionOfAdd(t *testing.T) {
-	n := node(t)
-	a := pod1(t, n)
-	stdin := conf(t, n, map[string]string{"cniVersion": `"9.9.9"`})
-	unknownVersion.answered(t, n, raw(t, n, "ADD", stdin, n.Environment("ADD", a)))
-	nothingLeft(t, n)
-	if err := raw(t, n, "DEL", conf(t, n, nil), n.Environment("DEL", a)).Err(); err != nil {
-		t.Error(describe(err))
-	}
-	nothingLeft(t, n)
-}
-
 // TestRecordOfNewerSchema: a record that a newer version of ours went on
 // writing is read as far as it is understood, and its DEL leaves nothing, also
 // with another configuration and no prevResult.
