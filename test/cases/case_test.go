@@ -24,6 +24,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -174,6 +175,7 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"nft":        (*story).nft,
 	"lose":       (*story).lose,
 	"empty":      (*story).empty,
+	"untold":     (*story).untold,
 }
 
 func (c *story) step(t *testing.T, line, verb string, args []string, want string) {
@@ -443,6 +445,21 @@ func (c *story) forget(_ context.Context, _ *testing.T, args []string) error {
 // needs skips the case where a program is missing: "needs nft".
 func (c *story) needs(_ context.Context, t *testing.T, args []string) error {
 	netns.Need(t, args...)
+	return nil
+}
+
+// untold tells whether log and spool are without a text: "untold s3cr3t".
+func (c *story) untold(_ context.Context, t *testing.T, args []string) error {
+	all := files(t, c.Dir)
+	told := slices.DeleteFunc(all, func(f string) bool { return !strings.HasPrefix(f, "log/") && !strings.HasPrefix(f, "state/spool/") })
+	if len(told) < 2 {
+		t.Errorf("log and spool are not there: %q", all)
+	}
+	for _, f := range told {
+		if b, err := os.ReadFile(filepath.Join(c.Dir, f)); err != nil || strings.Contains(string(b), args[0]) {
+			t.Errorf("%s has %q, or cannot be read: %v", f, args[0], err)
+		}
+	}
 	return nil
 }
 
