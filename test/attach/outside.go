@@ -21,9 +21,20 @@ func (n *Node) Outside(name string, here, there []string) error {
 	end := "up-" + name
 	n.beyond[name], n.uplinks[end] = true, true
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: end}, PeerName: "up0", PeerNamespace: netlink.NsFd(p.Fd())}
-	return errors.Join(
+	err = errors.Join(
 		n.In("host", func() error { return errors.Join(netlink.LinkAdd(pair), ready(end, here)) }),
 		n.In(name, func() error { return ready("up0", there) }))
+	if err != nil {
+		return err
+	}
+	return errors.Join(n.In("host", func() error { return settle(end) }), n.In(name, func() error { return settle("up0") }))
+}
+
+// settle makes the kernel (6.8 on) see an interface's carrier now, and not up to
+// a second later: till then an interface answers nobody by IPv6.
+func settle(name string) error {
+	_, err := netlink.LinkByName(name)
+	return err
 }
 
 // ready gives an interface its addresses and turns it on.
