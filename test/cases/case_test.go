@@ -463,22 +463,17 @@ func (c *story) untold(_ context.Context, t *testing.T, args []string) error {
 	return nil
 }
 
-// netnsDel ends a pod: its namespace and its path are gone.
-func (c *story) netnsDel(_ context.Context, _ *testing.T, args []string) error {
-	return c.RemovePod(args[0])
-}
-
 // netnsFile leaves a plain file where a pod's namespace was.
-func (c *story) netnsFile(_ context.Context, _ *testing.T, args []string) error {
-	if err := c.RemovePod(args[0]); err != nil {
+func (c *story) netnsFile(ctx context.Context, t *testing.T, args []string) error {
+	if err := c.netnsDel(ctx, t, args); err != nil {
 		return err
 	}
 	return os.WriteFile(c.PodPath(args[0]), nil, 0o644)
 }
 
 // netnsDir leaves a folder where a pod's namespace was.
-func (c *story) netnsDir(_ context.Context, _ *testing.T, args []string) error {
-	if err := c.RemovePod(args[0]); err != nil {
+func (c *story) netnsDir(ctx context.Context, t *testing.T, args []string) error {
+	if err := c.netnsDel(ctx, t, args); err != nil {
 		return err
 	}
 	return os.Mkdir(c.PodPath(args[0]), 0o755)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -167,4 +168,47 @@ func addresses(l netlink.Link, want string) error {
 		return errors.Join(err, fmt.Errorf("%s has addresses %s, want %s", l.Attrs().Name, has, want))
 	}
 	return err
+}
+
+// netnsDel ends a pod: its namespace and its path are gone, and with them the
+// host's ends of its pairs, which the kernel removes in its own time.
+func (c *story) netnsDel(_ context.Context, t *testing.T, args []string) error {
+	ends, err := c.hostEnds(args[0])
+	if err != nil {
+		return err
+	}
+	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.LinkSubscribe(events, done); err != nil {
+		return err
+	}
+	if err := c.RemovePod(args[0]); err != nil {
+		return err
+	}
+	for end := time.After(stepTime); len(ends) > 0; {
+		select {
+		case e := <-events:
+			if e.Header.Type == unix.RTM_DELLINK && e.Family == unix.AF_UNSPEC { // not that it left its bridge
+				delete(ends, e.Attrs().Index)
+			}
+		case <-end:
+			t.Fatalf("the namespace of %s does not go away", args[0])
+		}
+	}
+	return nil
+}
+
+// hostEnds is the indexes of the host's ends of a pod's pairs.
+func (c *story) hostEnds(pod string) (map[int]bool, error) {
+	ends := map[int]bool{}
+	err := c.In(pod, func() error {
+		all, err := netlink.LinkList()
+		for _, l := range all {
+			if l.Type() == "veth" {
+				ends[l.Attrs().ParentIndex] = true
+			}
+		}
+		return err
+	})
+	return ends, err
 }
