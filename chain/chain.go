@@ -43,6 +43,7 @@ type Steps struct {
 	Name      string             // of the main step, "bridge"
 	Main      delegates.Delegate // nil in mode delegate, where the first of Delegates makes the interface
 	IPAM      delegates.Delegate // nil on a network without addresses
+	Leases    string             // IPAM's type, "host-local"
 	Delegates []Step             // plugins that run after our own steps, in order
 	// Vacant is an error when the pod has an interface of the attachment's name. It
 	// is nil where Main looks for itself.
@@ -250,7 +251,7 @@ func (c *Chain) lease(ctx context.Context, s Steps, call delegates.Call) (*types
 		return nil, err
 	}
 	if len(r.IPs) == 0 {
-		return nil, ErrNoAddress
+		return nil, fmt.Errorf("%w: %s", ErrNoAddress, s.Leases)
 	}
 	return r, c.journal.Reserved(r)
 }

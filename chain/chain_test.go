@@ -85,7 +85,7 @@ func TestAdd(t *testing.T) {
   cache.read
   cache.intent
   ipam [error]
-` + undone, []string{"lock", "ipam ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "ipam: IPAM gave no address", ErrNoAddress},
+` + undone, []string{"lock", "ipam ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "ipam: IPAM gave no address: fake", ErrNoAddress},
 		{"a late ipam fails", kind{late: true}, func(h host) { h.broken["ipam ADD"] = errBroken }, `cni.ADD
   cache.read
   cache.intent
@@ -97,7 +97,7 @@ func TestAdd(t *testing.T) {
   cache.intent
   bridge [error]
     veth.create [error]
-` + undone, []string{"lock", "ipam ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "bridge: veth.create: IPAM gave no address", ErrNoAddress},
+` + undone, []string{"lock", "ipam ADD", "bridge DEL", "ipam DEL"}, nil, cache.None, "bridge: veth.create: IPAM gave no address: fake", ErrNoAddress},
 		{"dhcp has its DEL first", kind{late: true, early: true}, func(h host) { h.broken["bridge ADD"] = errBroken }, `cni.ADD
   cache.read
   cache.intent

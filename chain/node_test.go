@@ -228,7 +228,7 @@ func (h host) chain(k kind) *Chain {
 		Network: func(context.Context, string, bool) (func(), error) { return func() {}, nil },
 		Build: func(conf []byte, args string) (Steps, error) {
 			h.built = append(h.built, strings.TrimSpace(string(conf)+" "+args))
-			s := Steps{Name: "bridge", Main: bridge{h.node}, Late: k.late, Early: k.early}
+			s := Steps{Name: "bridge", Main: bridge{h.node}, Leases: "fake", Late: k.late, Early: k.early}
 			if !k.none {
 				s.IPAM = ipam{h.node}
 			}

@@ -55,6 +55,7 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 		s.Vacant = func(a delegates.Attachment) error { return vacant(ns, a) }
 		return s, errors.Join(argsErr, doc.Err())
 	}
+	s.Leases = net.IPAM
 	var ranges []netip.Prefix
 	switch {
 	case net.IPAM == "" && doc.Err() == nil: // a network without addresses
