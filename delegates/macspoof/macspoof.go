@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -90,14 +91,28 @@ func (k Check) replace(c *nft.Conn, t *nft.Transaction) error {
 
 // fill describes the rules.
 func (k Check) fill(t *nft.Transaction) {
-	iface, mac := k.chains()
-	rule := func(c nft.Chain, lists ...[]nft.Expr) {
-		t.Append(nft.Rule{Chain: c, Comment: k.comment(), Exprs: nft.Exprs(lists...)})
+	iface, _ := k.chains()
+	t.Append(k.rule(base, nft.From(k.Interface), nft.Jump(iface)))
+	t.Append(k.enter())
+	for _, r := range k.look() {
+		t.Append(r)
 	}
-	rule(base, nft.From(k.Interface), nft.Jump(iface))
-	rule(iface, nft.Jump(mac))
-	rule(mac, nft.SourceMAC(k.MAC), nft.Return())
-	rule(mac, nft.Drop())
+}
+
+func (k Check) rule(c nft.Chain, lists ...[]nft.Expr) nft.Rule {
+	return nft.Rule{Chain: c, Comment: k.comment(), Exprs: nft.Exprs(lists...)}
+}
+
+// enter is the rule of the interface's chain.
+func (k Check) enter() nft.Rule {
+	iface, mac := k.chains()
+	return k.rule(iface, nft.Jump(mac))
+}
+
+// look is the rules of the chain that looks at the MAC, in their order.
+func (k Check) look() []nft.Rule {
+	_, mac := k.chains()
+	return []nft.Rule{k.rule(mac, nft.SourceMAC(k.MAC), nft.Return()), k.rule(mac, nft.Drop())}
 }
 
 // jumps is the rules that lead to the chains: none, without a list of all
@@ -116,6 +131,52 @@ func (k Check) jumps(c *nft.Conn) (out []nft.Rule, err error) {
 	}
 	return out, err
 }
+
+// Lacking tells what is wrong with the rules, "" for nothing. macs is what the
+// pod's end may have. That a rule leads to the chains is told by their counts:
+// the rules of all attachments are not listed.
+func (k Check) Lacking(macs []net.HardwareAddr) (string, error) {
+	c, err := nft.Dial()
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	iface, mac := k.chains()
+	uses, err := c.Uses(iface)
+	if nft.Gone(err) {
+		return "no chain " + iface.Name, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, ch := range []struct {
+		nft.Chain
+		lists [][]nft.Rule // any of which it may have
+	}{{iface, [][]nft.Rule{{k.enter()}}}, {mac, k.lists(macs)}} {
+		have, err := c.Look(ch.Chain)
+		if err != nil {
+			return "", err
+		}
+		if !slices.ContainsFunc(ch.lists, func(want []nft.Rule) bool { return slices.EqualFunc(have, want, does) }) {
+			return fmt.Sprintf("%d rules in chain %s, which are not those", len(have), ch.Name), nil
+		}
+	}
+	if uses < 2 { // its own rule, and one that leads to it
+		return "no rule that leads to chain " + iface.Name, nil
+	}
+	return "", nil
+}
+
+// lists is the rules that look at the MAC, for each that it may be.
+func (k Check) lists(macs []net.HardwareAddr) (out [][]nft.Rule) {
+	for _, m := range macs {
+		k.MAC = m
+		out = append(out, k.look())
+	}
+	return out
+}
+
+func does(have, want nft.Rule) bool { return have.Does(want.Exprs) }
 
 // explained names a kernel that lacks the family: it has no chains of a type
 // that it does not know.

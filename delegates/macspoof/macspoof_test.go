@@ -150,6 +150,43 @@ func TestHalfThere(t *testing.T) {
 	}
 }
 
+// TestLacking: rules that are gone, or in another order; the reference's are as
+// good as ours.
+func TestLacking(t *testing.T) {
+	netns.Enter(t)
+	k := reference(t, "ADD", on, netns.New(t))
+	other := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	lacking := func(want string, macs ...net.HardwareAddr) {
+		t.Helper()
+		if got, err := k.Lacking(macs); got != want || err != nil {
+			t.Errorf("got %q, error %v, want %q", got, err, want)
+		}
+	}
+	const chain = "cni-br-iface-c1-eth0"
+	lacking("", k.MAC)
+	lacking("", other, k.MAC)
+	lacking("2 rules in chain "+chain+"-mac, which are not those", other)
+	for _, step := range []struct{ change, want string }{
+		{"flush chain bridge nat PREROUTING", "no rule that leads to chain " + chain},
+		{"flush chain bridge nat " + chain, "0 rules in chain " + chain + ", which are not those"},
+		{"flush chain bridge nat " + chain + "-mac; add rule bridge nat " + chain + "-mac drop; add rule bridge nat " + chain + "-mac ether saddr " + k.MAC.String() + " return",
+			"2 rules in chain " + chain + "-mac, which are not those"},
+		{"insert rule bridge nat " + chain + "-mac accept", "3 rules in chain " + chain + "-mac, which are not those"},
+		{"flush ruleset", "no chain " + chain},
+	} {
+		must(t, k.Ensure(t.Context()))
+		lacking("", k.MAC)
+		if out, err := exec.Command("nft", step.change).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", step.change, err, out)
+		}
+		lacking(step.want, k.MAC)
+	}
+	long := Check{ContainerID: strings.Repeat("c", 300), IfName: "eth0"} // refused, as a kernel without nf_tables refuses
+	if got, err := long.Lacking(nil); err == nil {
+		t.Errorf("what cannot be looked at lacks %q", got)
+	}
+}
+
 // TestFrames: a pod is heard with its own MAC, and with no other.
 func TestFrames(t *testing.T) {
 	netns.Enter(t)

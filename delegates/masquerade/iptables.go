@@ -77,7 +77,12 @@ func (c Chains) ensure(ctx context.Context, f family, own []netip.Prefix) error 
 // filling is the chain's rules: what goes to one of the subnets stays as it is.
 // The reference adds those of a second subnet after the rule that takes all.
 func (c Chains) filling(f family, accepts []string) []string {
-	return append(accepts, fmt.Sprintf("-A %s ! -d %s %s -j MASQUERADE", c.Chain(), f.multicast, c.match()))
+	return append(accepts, f.take(c))
+}
+
+// take is the rule that takes what is left.
+func (f family) take(c Chains) string {
+	return fmt.Sprintf("-A %s ! -d %s %s -j MASQUERADE", c.Chain(), f.multicast, c.match())
 }
 
 func (c Chains) accepts(own []netip.Prefix) (out []string) {
@@ -155,24 +160,43 @@ func (c Chains) remove(ctx context.Context, f family, own []netip.Prefix) error 
 	return f.restore(ctx, append(lines, gone...))
 }
 
-// Missing is the addresses from which no rule leads to the chain.
+// Missing is the addresses whose packets are not masqueraded: no rule leads from
+// them to the chain, or it lacks its own.
 func (c Chains) Missing(ctx context.Context, addresses []netip.Prefix) (missing []netip.Prefix, err error) {
 	for _, f := range families {
 		own := f.of(addresses)
 		if len(own) == 0 {
 			continue
 		}
-		rules, err := f.list(ctx, "POSTROUTING")
+		leading, err := f.list(ctx, "POSTROUTING")
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", f.iptables, err)
+		}
+		chain, err := f.list(ctx, c.Chain())
+		if err != nil && len(c.leading(leading, nil)) > 0 { // iptables says it in many ways: there is no such chain
+			return nil, fmt.Errorf("%s: %w", f.iptables, err)
 		}
 		for _, a := range own {
-			if len(c.leading(rules, []netip.Prefix{a})) == 0 {
+			if len(c.leading(leading, []netip.Prefix{a})) == 0 || !c.filled(f, chain, a) {
 				missing = append(missing, a)
 			}
 		}
 	}
 	return missing, nil
+}
+
+// filled tells whether a chain's rules leave alone what goes from an address to
+// its subnet, and take the rest after that.
+func (c Chains) filled(f family, chain []string, a netip.Prefix) bool {
+	at := -1
+	for _, want := range c.filling(f, c.accepts([]netip.Prefix{a})) {
+		next := slices.Index(chain, want)
+		if next <= at {
+			return false
+		}
+		at = next
+	}
+	return true
 }
 
 // leading is those of POSTROUTING's rules that lead to the chain from one of

@@ -131,6 +131,33 @@ func TestHalfThere(t *testing.T) {
 	})
 }
 
+// TestMissingChains: what CHECK finds of rules that are gone, or in another order.
+func TestMissingChains(t *testing.T) {
+	flavours(t, func(t *testing.T) {
+		own := prefixes("10.1.0.5/24", "10.2.0.6/24", "fd00:1::5/64")
+		chain, take := c1.Chain(), families[0].take(c1)
+		for _, tt := range []struct {
+			change []string // of IPv4
+			want   string
+		}{
+			{nil, ""},
+			{[]string{"-A " + chain + " -d 192.0.2.0/24 -j ACCEPT"}, ""},
+			{deleted(c1.jumps(own[:1])), "10.1.0.5/24 "},
+			{deleted(c1.accepts(own[1:2])), "10.2.0.6/24 "},
+			{deleted([]string{take}), "10.1.0.5/24 10.2.0.6/24 "},
+			{append(deleted([]string{take}), strings.Replace(take, "-A "+chain, "-I "+chain, 1)), "10.1.0.5/24 10.2.0.6/24 "},
+			{[]string{"-F " + chain}, "10.1.0.5/24 10.2.0.6/24 "},
+			{[]string{"-F POSTROUTING", "-F " + chain, "-X " + chain}, "10.1.0.5/24 10.2.0.6/24 "},
+		} {
+			must(t, c1.Ensure(t.Context(), own), families[0].restore(t.Context(), tt.change))
+			got, err := c1.Missing(t.Context(), own)
+			if texts(got) != tt.want || err != nil {
+				t.Errorf("%q: got %v, error %v, want %s", tt.change, got, err, tt.want)
+			}
+		}
+	})
+}
+
 // TestTwoInterfaces: a container's second interface on the network shares the chain.
 func TestTwoInterfaces(t *testing.T) {
 	flavours(t, func(t *testing.T) {
@@ -160,6 +187,9 @@ func TestNoIptables(t *testing.T) {
 	addresses := prefixes("10.1.0.5/24")
 	if err := c1.Ensure(t.Context(), addresses); !errors.Is(err, ErrMissing) || err.Error() != "iptables: program is missing: iptables-restore" {
 		t.Errorf("error %v", err)
+	}
+	if missing, err := c1.Missing(t.Context(), addresses); missing != nil || !errors.Is(err, ErrMissing) {
+		t.Errorf("missing %v, error %v", missing, err)
 	}
 	for _, a := range [][]netip.Prefix{addresses, nil} {
 		if err := errors.Join(c1.Remove(t.Context(), a), c1.RemoveReference(t.Context(), a, false)); err != nil {

@@ -163,13 +163,16 @@ func (r Rules) without(have []nft.Rule, want []netip.Prefix) []netip.Prefix {
 }
 
 // Missing is the subnets, of the ranges or else of the addresses, that have no
-// rule: what Ensure would add.
+// rule which does what Ensure's does.
 func (r Rules) Missing(addresses []netip.Prefix) ([]netip.Prefix, error) {
 	c, err := nft.Dial()
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	have, err := c.Rules(r.chain())
-	return r.without(have, r.subnets(addresses)), err
+	have, err := c.Look(r.chain())
+	return slices.DeleteFunc(r.subnets(addresses), func(subnet netip.Prefix) bool {
+		want := r.rule(subnet).Exprs
+		return slices.ContainsFunc(have, func(h nft.Rule) bool { return h.Does(want) })
+	}), err
 }

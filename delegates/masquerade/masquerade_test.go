@@ -110,6 +110,14 @@ func TestMissing(t *testing.T) {
 	missing("10.1.0.0/24", "fd00:1::/64")
 	must(t, dual.Ensure(t.Context(), nil))
 	missing([]string{}...)
+	saved := program(t, "nft", "", "list", "ruleset")
+	program(t, "nft", "flush ruleset\n"+saved, "-f", "-") // as a firewall's service does
+	missing([]string{}...)
+	for _, other := range []string{"masquerade", "ip daddr != 10.1.0.0/24 ip daddr != 224.0.0.0/4 masquerade", "return"} {
+		changed := strings.Replace(saved, "ip daddr != 10.1.0.0/24 ip daddr != 224.0.0.0/4 masquerade", other, 1)
+		program(t, "nft", "flush ruleset\n"+strings.Replace(changed, "ip saddr 10.1.0.0/24", "ip saddr 10.1.0.0/25", 1), "-f", "-")
+		missing("10.1.0.0/24")
+	}
 	program(t, "nft", "", "flush", "ruleset")
 	missing("10.1.0.0/24", "fd00:1::/64")
 }

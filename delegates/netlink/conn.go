@@ -222,12 +222,17 @@ func Answer(h unix.NlMsghdr, body []byte) error {
 
 // Walk hands each attribute to each.
 func Walk(b []byte, each func(kind uint16, data []byte)) {
+	WalkRaw(b, func(kind uint16, data []byte) { each(kind&typeMask, data) })
+}
+
+// WalkRaw is Walk with the flags in an attribute's type (NLA_F_NESTED).
+func WalkRaw(b []byte, each func(kind uint16, data []byte)) {
 	for len(b) >= unix.SizeofNlAttr {
 		n := int(Order.Uint16(b))
 		if n < unix.SizeofNlAttr || n > len(b) {
 			return
 		}
-		each(Order.Uint16(b[2:])&typeMask, b[unix.SizeofNlAttr:n])
+		each(Order.Uint16(b[2:]), b[unix.SizeofNlAttr:n])
 		b = b[min(len(b), (n+3)&^3):]
 	}
 }

@@ -117,8 +117,19 @@ func (c *Conn) Tables(f Family) (out []Table, err error) {
 }
 
 // Rules lists the rules of a chain with their comments and handles; none where
-// there is no such chain. One rule costs 130 us, a thousand some 2 ms.
-func (c *Conn) Rules(ch Chain) (out []Rule, err error) {
+// there is no such chain, or can be none. One rule costs 130 us, a thousand some
+// 2 ms.
+func (c *Conn) Rules(ch Chain) ([]Rule, error) {
+	out, err := c.Look(ch)
+	if never(err) {
+		return nil, nil
+	}
+	return out, err
+}
+
+// Look is Rules for rules that were there: a kernel that has no such thing as
+// nf_tables any more is an error, because it cannot be asked.
+func (c *Conn) Look(ch Chain) (out []Rule, err error) {
 	var m netlink.Batch
 	add(&m, "list rules", unix.NFT_MSG_GETRULE, 0, ch.Table.Family)
 	Rule{Chain: ch}.identify(&m)
@@ -135,13 +146,15 @@ func (c *Conn) Rules(ch Chain) (out []Rule, err error) {
 				r.Handle = binary.BigEndian.Uint64(d)
 			case unix.NFTA_RULE_USERDATA:
 				r.Comment = commentIn(d)
+			case unix.NFTA_RULE_EXPRESSIONS:
+				r.body = append([]byte{}, d...)
 			}
 		})
 		if table == ch.Table.Name && chain == ch.Name {
 			out = append(out, r)
 		}
 	})
-	if Gone(err) || never(err) {
+	if Gone(err) {
 		return nil, nil
 	}
 	return out, err

@@ -88,13 +88,18 @@ func sourceAt(a netip.Addr) uint32 {
 	return 8
 }
 
+// subnet compares as nft(8) does, so that a rule which went through its hands
+// reads the same: of a prefix of whole bytes just those are loaded.
 func subnet(p netip.Prefix, offset, op uint32) []Expr {
 	address := p.Masked().Addr().AsSlice()
-	out := []Expr{payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(len(address)))}
-	if !p.IsSingleIP() {
-		out = append(out, bitwise(net.CIDRMask(p.Bits(), 8*len(address))))
+	if whole := p.Bits() / 8; whole > 0 && p.Bits()%8 == 0 {
+		return []Expr{payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(whole)), compare(op, address[:whole])}
 	}
-	return append(out, compare(op, address))
+	return []Expr{
+		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, uint32(len(address))),
+		bitwise(net.CIDRMask(p.Bits(), 8*len(address))),
+		compare(op, address),
+	}
 }
 
 func expr(name string, data func(*netlink.Batch)) Expr {

@@ -45,8 +45,10 @@ type Hook struct {
 type Rule struct {
 	Chain   Chain
 	Comment string // cut at 253 bytes; nft(8) itself takes 128
-	Exprs   []Expr // in the order they are evaluated; not read back
+	Exprs   []Expr // in the order they are evaluated; not read back: see Does
 	Handle  uint64 // of a rule that was read: what it is deleted by
+
+	body []byte // of a rule that was read: its expressions, as the kernel lists them
 }
 
 // Object is a Table, a Chain or a Rule.

@@ -64,9 +64,8 @@ var (
 	frames = Chain{Table: Table{Family: Bridge, Name: "nat"}, Name: "PREROUTING", Hook: &Hook{Type: "filter", Priority: -300}}
 )
 
-// TestSameAsNft: what we write is what nft writes, comments and all.
-func TestSameAsNft(t *testing.T) {
-	const text = `
+// text is what nft makes the rules of.
+const text = `
 table inet t {
 	comment "tracewire podnet"
 	chain side {
@@ -90,15 +89,13 @@ table bridge nat {
 	}
 }
 `
-	c := dial(t)
+
+// ofText is the same rules as we describe them.
+func ofText() []Rule {
 	p := netip.MustParsePrefix
 	four, six := SameFamily(netip.IPv4Unspecified()), SameFamily(netip.IPv6Unspecified())
-	mac, _ := net.ParseMAC("0a:58:0a:01:00:02")
-	tx := &Transaction{}
-	tx.Create(inet)
-	tx.Create(side)
-	tx.Create(post)
-	for _, r := range []Rule{
+	mac := net.HardwareAddr{0x0a, 0x58, 0x0a, 0x01, 0x00, 0x02}
+	return []Rule{
 		{Chain: side, Exprs: Return()},
 		{Chain: side, Exprs: Drop()},
 		{Chain: post, Comment: "podnet 10.1.0.0/16", Exprs: Exprs(From("cni0"), four, Source(p("10.1.3.4/16")), NotDestination(p("10.1.0.0/17")), Masquerade())},
@@ -107,12 +104,22 @@ table bridge nat {
 		{Chain: post, Exprs: Exprs(six, Source(p("fd00::9/128")), NotDestination(p("ff00::/8")), Accept())},
 		{Chain: post, Comment: `with \\ and ' and é`, Exprs: Jump(side)},
 		{Chain: post, Exprs: Goto(side)},
-	} {
-		tx.Append(r)
+		{Chain: frames, Exprs: Exprs(From("veth0123456789a"), SourceMAC(mac), Return())},
 	}
+}
+
+// TestSameAsNft: what we write is what nft writes, comments and all.
+func TestSameAsNft(t *testing.T) {
+	c := dial(t)
+	tx := &Transaction{}
+	tx.Create(inet)
+	tx.Create(side)
+	tx.Create(post)
 	tx.Ensure(frames.Table)
 	tx.Ensure(frames)
-	tx.Append(Rule{Chain: frames, Exprs: Exprs(From("veth0123456789a"), SourceMAC(mac), Return())})
+	for _, r := range ofText() {
+		tx.Append(r)
+	}
 	if err := c.Apply(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
@@ -124,6 +131,35 @@ table bridge nat {
 			t.Errorf("(-nft +ours)\n%s", diff)
 		}
 	})
+}
+
+// TestDoes: each rule that nft wrote is known by what it does, and no other is
+// taken for it.
+func TestDoes(t *testing.T) {
+	c := dial(t)
+	program(t, text, "-f", "-")
+	var have []Rule
+	for _, ch := range []Chain{side, post, frames} {
+		rules, err := c.Look(ch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have = append(have, rules...)
+	}
+	want := ofText()
+	if len(have) != len(want) {
+		t.Fatalf("%d rules, want %d", len(have), len(want))
+	}
+	for i, h := range have {
+		for j, w := range want {
+			if h.Does(w.Exprs) != (i == j) {
+				t.Errorf("rule %d does what rule %d says: %t", i, j, i != j)
+			}
+		}
+		if h.Does(nil) || h.Does(Exprs(want[i].Exprs, Return())) {
+			t.Errorf("rule %d does less, or more", i)
+		}
+	}
 }
 
 // TestTransactions: what one turn answers, and what is there after all of them.
@@ -180,6 +216,16 @@ func TestLookUps(t *testing.T) {
 	c := dial(t)
 	if rules, err := c.Rules(side); len(rules) > 0 || err != nil {
 		t.Errorf("rules %v, error %v", rules, err)
+	}
+	if rules, err := c.Look(side); len(rules) > 0 || err != nil {
+		t.Errorf("rules %v, error %v", rules, err)
+	}
+	nowhere := Chain{Table: inet, Name: strings.Repeat("x", 300)} // refused, as a kernel without nf_tables refuses
+	if rules, err := c.Rules(nowhere); len(rules) > 0 || err != nil {
+		t.Errorf("rules %v, error %v", rules, err)
+	}
+	if _, err := c.Look(nowhere); err == nil {
+		t.Error("what cannot be there was looked at")
 	}
 	if _, err := c.Uses(side); !Gone(err) || err.Error() != "look up chain side: no such file or directory" {
 		t.Errorf("error %v", err)
