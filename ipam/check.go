@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/tracewire/tracewire/delegates"
 )
 
-// Check looks for the reservation of each address that the record lists.
-// Without one any reservation of the attachment will do.
+// Check looks for the reservation of each address that the record lists, or
+// without one of each that the final result has of the ranges. Where that is
+// none, any reservation of the attachment will do.
 func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
 	dir, err := folder(h.DataDir, c.Network)
 	if err != nil {
@@ -20,6 +23,11 @@ func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
 	listed := addresses(c.Made.Reserved)
 	if c.Made.Reserved == nil {
 		listed = addresses(c.Made.Result)
+	}
+	if !c.Made.Known {
+		listed = slices.DeleteFunc(addresses(c.Before), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(h.Sets, func(s Set) bool { return s.index(a) >= 0 })
+		})
 	}
 	if len(listed) == 0 {
 		return checkAny(dir, of(c.Attachment))

@@ -522,6 +522,7 @@ func TestCheck(t *testing.T) {
 		return delegates.Findings{{Code: "ipam.reservation", Expected: expected, Found: found}}
 	}
 	one := delegates.Made{Known: true, Reserved: result("10.1.0.2"), Result: result("10.1.0.2", "10.9.9.9")}
+	final := result("10.1.0.2", "10.9.9.9") // another plugin's address is not of the ranges
 	for _, tt := range []struct {
 		name   string
 		before files
@@ -535,11 +536,13 @@ func TestCheck(t *testing.T) {
 		{"held by another", files{"10.1.0.2": you}, one, finding("10.1.0.2 held by c1 eth0", "held by c2 eth0")},
 		{"empty", files{"10.1.0.2": ""}, one, finding("10.1.0.2 held by c1 eth0", "a file without a holder")},
 		{"of a plan", files{}, delegates.Made{Known: true, Result: result("fd00::2")}, finding("fd00::2 held by c1 eth0", "no reservation")},
-		{"two", files{}, delegates.Made{Reserved: result("10.1.0.2", "fd00::2")},
+		{"two", files{}, delegates.Made{Known: true, Reserved: result("10.1.0.2", "fd00::2")},
 			append(finding("10.1.0.2 held by c1 eth0", "no reservation"), finding("fd00::2 held by c1 eth0", "no reservation")...)},
 		{"no record", files{"10.1.0.3": me}, delegates.Made{}, nil},
 		{"no record, in the old form", files{"10.1.0.3": "c1"}, delegates.Made{}, nil},
 		{"no record, of others", files{"10.1.0.3": you, "10.1.0.4": ""}, delegates.Made{}, finding("an address held by c1 eth0", "no reservation")},
+		{"no record, the final result", files{"10.1.0.2": me}, delegates.Made{}, nil},
+		{"no record, another than in the final result", files{"10.1.0.3": me}, delegates.Made{}, finding("10.1.0.2 held by c1 eth0", "no reservation")},
 		{"no record, no folder", nil, delegates.Made{}, finding("an address held by c1 eth0", "no reservation")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -549,6 +552,9 @@ func TestCheck(t *testing.T) {
 			}
 			c := call("c1")
 			c.Made = tt.made
+			if strings.Contains(tt.name, "final result") {
+				c.Before = final
+			}
 			if diff := cmp.Diff(tt.want, h.Check(t.Context(), c)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}

@@ -55,7 +55,7 @@ func TestReasons(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, r := range Reasons {
-		if r.Name == "" || r.Meaning == "" || names[r.Name] || strings.Trim(r.Name, "abcdefghijklmnopqrstuvwxyz.") != "" || strings.HasSuffix(r.Meaning, ".") {
+		if r.Name == "" || r.Meaning == "" || r.Hint == "" || strings.HasSuffix(r.Hint, ".") || names[r.Name] || strings.Trim(r.Name, "abcdefghijklmnopqrstuvwxyz.") != "" || strings.HasSuffix(r.Meaning, ".") {
 			t.Errorf("%+v", r)
 		}
 		names[r.Name] = true

@@ -3,12 +3,21 @@ package bridge
 import (
 	"context"
 	"fmt"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/macspoof"
 	"github.com/tracewire/tracewire/delegates/veth"
 )
+
+// check is one CHECK.
+type check struct {
+	Bridge
+	veth.Check
+	bridge veth.Link // zero where it is missing
+}
 
 // Check implements delegates.Delegate. What differs is a delegates.Findings;
 // another error tells that it could not look.
@@ -18,10 +27,20 @@ func (b Bridge) Check(ctx context.Context, c delegates.Call) error {
 		return err
 	}
 	defer host.Close()
-	k := &veth.Check{Call: c, Pod: b.Namespace, Host: host, Down: b.Conf.Down}
-	err = k.Look(b.Conf.Bridge, func(end veth.Link, _ *types100.Result) error { return b.port(k, end) })
-	if err != nil {
+	k := &check{Bridge: b, Check: veth.Check{Call: c, Pod: b.Namespace, Host: host, Down: b.Conf.Down}}
+	name := b.Conf.Bridge
+	if k.bridge, err = host.LinkByName(name); err == nil {
+		name = k.bridge.Name // the configuration may have named it by an alternative one
+	} else if !veth.Gone(err) {
 		return err
+	}
+	if err := k.Look(name, k.port); err != nil {
+		return err
+	}
+	for _, look := range []func() error{k.segment, k.gateway, k.spoofing} {
+		if err := look(); err != nil {
+			return err
+		}
 	}
 	rules, err := b.Masquerade.Check(ctx, c)
 	if err != nil {
@@ -31,15 +50,162 @@ func (b Bridge) Check(ctx context.Context, c delegates.Call) error {
 	return k.Result()
 }
 
-// port compares the host end with its bridge.
-func (b Bridge) port(k *veth.Check, end veth.Link) error {
-	bridge, err := k.Host.LinkByName(b.Conf.Bridge)
-	if veth.Gone(err) {
-		k.Find("bridge.missing", "bridge "+b.Conf.Bridge, "none")
+// onOff is a switch in words.
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// port compares the host end as a port of the bridge. All is in the answers
+// that were read already.
+func (k *check) port(end veth.Link) error {
+	if k.bridge.Index == 0 {
 		return nil
 	}
-	if err == nil && end.Master != bridge.Index {
-		k.Find("host.master", fmt.Sprintf("%s a port of %s", end.Name, b.Conf.Bridge), fmt.Sprintf("a port of interface %d", end.Master))
+	if end.Master != k.bridge.Index {
+		found := "no port"
+		if end.Master != 0 {
+			found = fmt.Sprintf("a port of interface %d", end.Master)
+		}
+		k.Find("host.master", end.Name+" a port of "+k.bridge.Name, found)
+		return nil
+	}
+	stopped := end.Stopped()
+	for _, f := range []struct {
+		code            string
+		wrong           bool
+		expected, found string
+	}{
+		{"port.state", stopped != "" && k.bridge.Up, "forwarding", stopped}, // a bridge that is down disables them all
+		{"port.hairpin", k.Conf.Hairpin && !end.Port.Hairpin, "hairpin on", "off"},
+		{"port.isolation", k.Conf.Isolated != end.Port.Isolated, "isolation " + onOff(k.Conf.Isolated), onOff(end.Port.Isolated)},
+		{"port.learning", !end.Port.Learning, "learning on", "off"},
+	} {
+		if f.wrong {
+			k.Find(f.code, end.Name+": "+f.expected, f.found)
+		}
+	}
+	if err := k.vlans(end); err != nil {
+		return err
+	}
+	return k.mtu(end)
+}
+
+// vlans compares the port's VLANs, where the configuration names some: those
+// that ADD gave it, and VLAN 1 that it took away.
+func (k *check) vlans(end veth.Link) error {
+	drop, add := k.Conf.VLANs.ofPort()
+	if len(add) == 0 || !k.bridge.VLANs { // that is the bridge's own finding
+		return nil
+	}
+	have, err := k.Host.VLANs(end.Index)
+	if err != nil {
+		return err
+	}
+	lost := slices.ContainsFunc(add, func(v veth.VLAN) bool { return !slices.Contains(have, v) })
+	kept := slices.ContainsFunc(have, func(v veth.VLAN) bool {
+		is := func(w veth.VLAN) bool { return w.ID == v.ID }
+		return slices.ContainsFunc(drop, is) && !slices.ContainsFunc(add, is)
+	})
+	if lost || kept {
+		k.Find("port.vlan", end.Name+": VLANs "+vlanTexts(add), vlanTexts(have))
+	}
+	return nil
+}
+
+// vlanTexts is VLANs as bridge(8) shows them.
+func vlanTexts(vlans []veth.VLAN) string {
+	if len(vlans) == 0 {
+		return "none"
+	}
+	texts := make([]string, len(vlans))
+	for i, v := range vlans {
+		texts[i] = fmt.Sprint(v.ID)
+		if v.Native {
+			texts[i] += " PVID"
+		}
+		if v.Untagged {
+			texts[i] += " untagged"
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// mtu finds a bridge whose MTU is smaller than the pod's. One that the
+// configuration does not name may follow the smallest of the bridge's ports,
+// whoever's that is: only then they are listed.
+func (k *check) mtu(end veth.Link) error {
+	if k.bridge.MTU >= end.MTU {
+		return nil
+	}
+	if k.Conf.MTU == 0 {
+		ports, err := k.Host.Ports(k.bridge.Index)
+		if err != nil || slices.ContainsFunc(ports, func(p veth.Link) bool { return p.MTU <= k.bridge.MTU }) {
+			return err
+		}
+	}
+	k.Find("bridge.mtu", fmt.Sprintf("%s with mtu %d", k.bridge.Name, end.MTU), fmt.Sprint(k.bridge.MTU))
+	return nil
+}
+
+// segment compares the bridge itself.
+func (k *check) segment() error {
+	switch b := k.bridge; {
+	case b.Index == 0:
+		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, "none")
+	case b.Kind != "bridge":
+		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, kindOf(b))
+	case !b.Up:
+		k.Find("bridge.down", b.Name+" up", "down")
+	case k.Conf.VLANs.any() && !b.VLANs:
+		k.Find("bridge.vlan", b.Name+": VLAN filtering on", "off")
+	}
+	return nil
+}
+
+// gateway looks for the gateway's addresses, and whether the host passes the
+// pod's packets on.
+func (k *check) gateway() error {
+	want := slices.DeleteFunc(gateways(k.Made()), func(p netip.Prefix) bool { return !p.IsValid() })
+	if !k.Conf.Gateway || len(want) == 0 {
+		return nil
+	}
+	var addresses []netip.Addr
+	for _, p := range want {
+		addresses = append(addresses, p.Addr())
+	}
+	if err := k.Forwarding(addresses...); err != nil || k.bridge.Index == 0 {
+		return err
+	}
+	name := vlanGateway(k.bridge.Name, k.Conf)
+	if name == "" {
+		return k.Gateway(k.bridge, want...)
+	}
+	at, err := k.Host.LinkByName(name)
+	switch {
+	case veth.Gone(err):
+		k.Find("gateway.missing", name+" up with "+want[0].String(), "none")
+		return nil
+	case err == nil && !at.Up:
+		k.Find("gateway.missing", name+" up with "+want[0].String(), "down")
+		return nil
+	case err != nil:
+		return err
+	}
+	return k.Gateway(at, want...)
+}
+
+// spoofing looks for macspoofchk's rules, which are made for one MAC.
+func (k *check) spoofing() error {
+	if !k.Conf.MACSpoof {
+		return nil
+	}
+	macs := k.MACs()
+	lacking, err := macspoof.Check{ContainerID: k.Call.ContainerID, IfName: k.Call.IfName}.Lacking(macs)
+	if err == nil && lacking != "" {
+		k.Find("macspoofchk.missing", "rules that drop frames of another MAC than the pod's", lacking)
 	}
 	return err
 }

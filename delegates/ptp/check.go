@@ -2,9 +2,8 @@ package ptp
 
 import (
 	"context"
+	"net/netip"
 	"slices"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
@@ -19,7 +18,14 @@ func (p PTP) Check(ctx context.Context, c delegates.Call) error {
 	}
 	defer host.Close()
 	k := &veth.Check{Call: c, Pod: p.Namespace, Host: host, Own: own}
-	if err := k.Look("", func(end veth.Link, made *types100.Result) error { return gateway(k, end, made) }); err != nil {
+	if err := k.Look("", func(end veth.Link) error { return gateway(k, end) }); err != nil {
+		return err
+	}
+	var addresses []netip.Addr
+	for _, l := range links(k.Made()) {
+		addresses = append(addresses, l.own)
+	}
+	if err := k.Forwarding(addresses...); err != nil {
 		return err
 	}
 	rules, err := p.Masquerade.Check(ctx, c)
@@ -31,22 +37,21 @@ func (p PTP) Check(ctx context.Context, c delegates.Call) error {
 }
 
 // gateway compares the host end's addresses, and the host's routes to the pod.
-func gateway(k *veth.Check, end veth.Link, made *types100.Result) error {
-	have, err := k.Host.Addresses(end.Index)
-	if err != nil {
-		return err
+func gateway(k *veth.Check, end veth.Link) error {
+	all := links(k.Made())
+	if len(all) == 0 {
+		return nil
 	}
 	routes, err := k.Host.Routes(end.Index)
 	if err != nil {
 		return err
 	}
-	for _, l := range links(made) {
-		if !slices.Contains(have, alone(l.gateway)) {
-			k.Find("gateway.missing", alone(l.gateway).String()+" on "+end.Name, "none")
-		}
+	var gateways []netip.Prefix
+	for _, l := range all {
+		gateways = append(gateways, alone(l.gateway))
 		if !slices.ContainsFunc(routes, func(r veth.Installed) bool { return r.Dst == alone(l.own) && r.Index == end.Index }) {
 			k.Find("hostroute.missing", "host route to "+alone(l.own).String()+" by "+end.Name, "none")
 		}
 	}
-	return nil
+	return k.Gateway(end, unique(gateways)...)
 }

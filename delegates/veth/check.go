@@ -3,15 +3,17 @@ package veth
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
+	"strings"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/tracewire/tracewire/delegates"
 )
 
 // Check compares what ADD made with what is there: what bridge and ptp share.
+// What later plugins say that they changed is as good as what ADD made.
 type Check struct {
 	Call     delegates.Call
 	Pod      *Namespace
@@ -24,12 +26,13 @@ type Check struct {
 
 	made *types100.Result // what ADD answered
 	now  *types100.Result // the runtime's final result: later plugins may have changed things
+	pod  Link
 }
 
 // Look compares pair, addresses and routes. Another error than findings tells
-// that it could not look. host is the host end and its name in the result; it
-// is not called when there is none.
-func (k *Check) Look(bridge string, host func(end Link, made *types100.Result) error) error {
+// that it could not look. host is given the host end; it is not called when
+// there is none. bridge is the bridge's name, "" for none.
+func (k *Check) Look(bridge string, host func(end Link) error) error {
 	k.made, k.now = k.Call.Made.Result, k.Call.Before
 	if k.made == nil {
 		k.made = k.now
@@ -41,14 +44,23 @@ func (k *Check) Look(bridge string, host func(end Link, made *types100.Result) e
 		k.Find("netns.other", "the namespace of ADD", "another one at "+k.Pod.Path)
 		return nil
 	}
-	if err := k.pair(bridge, host); err != nil {
+	if there, err := k.podEnd(); err != nil || !there {
 		return err
 	}
-	if err := k.addresses(); err != nil {
-		return err
+	for _, look := range []func() error{
+		func() error { return k.hostEnd(bridge, host) },
+		k.addresses,
+		k.routes,
+	} {
+		if err := look(); err != nil {
+			return err
+		}
 	}
-	return k.routes()
+	return nil
 }
+
+// Made is the result that is compared with; never nil after Look.
+func (k *Check) Made() *types100.Result { return k.made }
 
 // Result is the findings as an error; nil when there are none.
 func (k *Check) Result() error {
@@ -63,69 +75,124 @@ func (k *Check) Find(code, expected, found string) {
 	k.Findings = append(k.Findings, delegates.Finding{Code: code, Expected: expected, Found: found})
 }
 
-// pair compares both ends.
-func (k *Check) pair(bridge string, host func(Link, *types100.Result) error) error {
-	pod, err := k.Pod.Conn().LinkByName(k.Call.IfName)
+// podEnd compares the pod's end, and tells whether there is one.
+func (k *Check) podEnd() (there bool, err error) {
+	k.pod, err = k.Pod.Conn().LinkByName(k.Call.IfName)
 	if Gone(err) {
 		k.Find("pod.missing", "interface "+k.Call.IfName, "none")
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	if !pod.Up && !k.Down {
+	if !k.pod.Up && !k.Down {
 		k.Find("pod.down", k.Call.IfName+" up", "down")
 	}
-	if macs := k.macs(); len(macs) > 0 && !slices.Contains(macs, pod.MAC.String()) {
-		k.Find("pod.mac", fmt.Sprint(macs), pod.MAC.String())
+	if macs := k.MACs(); len(macs) > 0 && !slices.ContainsFunc(macs, func(m net.HardwareAddr) bool { return m.String() == k.pod.MAC.String() }) {
+		k.Find("pod.mac", oneOf(macs), k.pod.MAC.String())
 	}
-	want := hostEnd(k.made, bridge)
-	if want == nil {
+	return true, nil
+}
+
+// hostEnd compares the host end.
+func (k *Check) hostEnd(bridge string, host func(end Link) error) error {
+	name := k.hostName(bridge)
+	if name == "" {
 		return nil
 	}
-	l, err := k.Host.LinkByName(want.Name)
+	l, err := k.Host.LinkByName(name)
 	if Gone(err) {
-		k.Find("host.missing", "interface "+want.Name, "none")
+		k.Find("host.missing", "interface "+name, "none")
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if pod.Peer != l.Index {
-		k.Find("host.peer", fmt.Sprintf("%s to be the other end of %s", l.Name, pod.Name), fmt.Sprintf("interface %d", pod.Peer))
+	if k.pod.Peer != l.Index || l.Peer != k.pod.Index { // indexes are a namespace's own: both have to fit
+		k.Find("host.peer", fmt.Sprintf("%s to be the other end of %s", l.Name, k.pod.Name), fmt.Sprintf("interface %d", k.pod.Peer))
 	}
 	if !l.Up {
 		k.Find("host.down", l.Name+" up", "down")
 	}
-	return host(l, k.made)
+	k.mtu(l)
+	return host(l)
 }
 
-// macs is what the pod's end may have: what ADD gave it, and what the final
-// result says.
-func (k *Check) macs() (out []string) {
+// hostName is the interface of ADD's result that is the host's and not the
+// bridge, "" for none.
+func (k *Check) hostName(bridge string) string {
+	for _, i := range k.made.Interfaces {
+		if i != nil && i.Sandbox == "" && i.Name != bridge && i.Name != "" {
+			return i.Name
+		}
+	}
+	return ""
+}
+
+// told is what ADD and later plugins say of an interface.
+func (k *Check) told(name string) (out []*types100.Interface) {
 	for _, r := range []*types100.Result{k.made, k.now} {
 		if r == nil {
 			continue
 		}
 		for _, i := range r.Interfaces {
-			if i == nil || i.Name != k.Call.IfName || i.Mac == "" {
-				continue
-			}
-			if m, err := net.ParseMAC(i.Mac); err == nil {
-				out = append(out, m.String())
+			if i != nil && i.Name == name {
+				out = append(out, i)
 			}
 		}
 	}
 	return out
 }
 
+// MACs is what the pod's end may have.
+func (k *Check) MACs() (out []net.HardwareAddr) {
+	for _, i := range k.told(k.Call.IfName) {
+		if m := parseMAC(i.Mac); m != nil {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// mtu compares the ends' MTUs where they differ, as packets are lost only then:
+// each has to be one that ADD or a later plugin gave.
+func (k *Check) mtu(host Link) {
+	if k.pod.MTU == host.MTU {
+		return
+	}
+	for _, end := range []struct {
+		code, name string
+		mtu, other int
+	}{{"pod.mtu", k.Call.IfName, k.pod.MTU, host.MTU}, {"host.mtu", host.Name, host.MTU, k.pod.MTU}} {
+		var may []int
+		for _, i := range k.told(end.name) {
+			if i.Mtu != 0 {
+				may = append(may, i.Mtu)
+			}
+		}
+		if len(may) == 0 { // a result of an older version has none
+			may = []int{end.other}
+		}
+		if !slices.Contains(may, end.mtu) {
+			k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.mtu))
+		}
+	}
+}
+
+// oneOf is values that are as good as each other, each once.
+func oneOf[T any](values []T) string {
+	var texts []string
+	for _, v := range values {
+		if text := fmt.Sprint(v); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, " or ")
+}
+
 // addresses looks for each address of ADD that the final result still has.
 func (k *Check) addresses() error {
-	index, err := k.Pod.Conn().Index(k.Call.IfName)
-	if err != nil {
-		return ignoreGone(err) // found already
-	}
-	have, err := k.Pod.Conn().Addresses(index)
+	have, err := k.Pod.Conn().Addresses(k.pod.Index)
 	if err != nil {
 		return err
 	}
@@ -134,70 +201,63 @@ func (k *Check) addresses() error {
 			continue // a later plugin took it
 		}
 		if !slices.Contains(have, want) {
-			k.Find("address.missing", want.String(), fmt.Sprint(have))
+			k.Find("address.missing", want.String(), listed(have, want))
 		}
 	}
 	return nil
 }
 
-// routes looks for each route of ADD that the final result still has, in any
-// table: later plugins move them.
-func (k *Check) routes() error {
-	var own []Route
-	if k.Own != nil {
-		own = k.Own(k.made)
-	}
-	if len(own)+len(k.made.Routes) == 0 {
-		return nil
-	}
-	index, err := k.Pod.Conn().Index(k.Call.IfName)
-	if err != nil {
-		return ignoreGone(err)
-	}
-	have, err := k.Pod.Conn().Routes(0)
-	if err != nil {
-		return err
-	}
-	for _, want := range own {
-		k.route(index, want, have)
-	}
-	for i, want := range Routes(k.made) {
-		dst := Prefix(k.made.Routes[i].Dst)
-		if k.now != nil && !slices.ContainsFunc(k.now.Routes, func(r *types.Route) bool { return r != nil && Prefix(r.Dst) == dst }) {
+// Gateway looks for addresses on an interface. It lists them all only where one
+// is missing: it may have a label, by which it is not found alone.
+func (k *Check) Gateway(at Link, want ...netip.Prefix) error {
+	for _, p := range want {
+		if has, err := k.Host.HasAddress(at, p); err != nil || has {
+			if err != nil {
+				return err
+			}
 			continue
 		}
-		k.route(index, want, have)
+		have, err := k.Host.Addresses(at.Index)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(have, p) {
+			k.Find("gateway.missing", p.String()+" on "+at.Name, listed(have, p))
+		}
 	}
 	return nil
 }
 
-func (k *Check) route(index int, want Route, have []Installed) {
-	found := "none"
-	for _, r := range have {
-		if r.Dst != want.Dst.Masked() {
-			continue
-		}
-		if r.Index == index && r.Gateway == want.Gateway && fits(r.Priority, want.Priority) && fits(r.MTU, want.MTU) && fits(r.AdvMSS, want.AdvMSS) {
-			return
-		}
-		if found = r.String(); r.Index != index {
-			found += fmt.Sprintf(" by interface %d", r.Index)
+// listed is the addresses of one's family, link-local ones apart.
+func listed(have []netip.Prefix, of netip.Prefix) string {
+	var texts []string
+	for _, p := range have {
+		if p.Addr().Is4() == of.Addr().Is4() && !p.Addr().IsLinkLocalUnicast() {
+			texts = append(texts, p.String())
 		}
 	}
-	k.Find("route", want.String(), found)
+	if texts == nil {
+		return "none"
+	}
+	return strings.Join(texts, ", ")
 }
 
-// fits tells whether the kernel's value is what was asked for; 0 asked for nothing.
-func fits(got, asked int) bool { return asked == 0 || got == asked }
-
-// hostEnd is the interface of a result that is the host's and not the bridge.
-func hostEnd(r *types100.Result, bridge string) *types100.Interface {
-	if r == nil {
-		return nil
-	}
-	for _, i := range r.Interfaces {
-		if i != nil && i.Sandbox == "" && i.Name != bridge && i.Name != "" {
-			return i
+// Forwarding looks whether the host passes packets of the addresses' families
+// on, in the calling thread's namespace.
+func (k *Check) Forwarding(addresses ...netip.Addr) error {
+	looked := map[Sysctl]bool{}
+	for _, a := range addresses {
+		s := Forwarding(a)
+		if looked[s] {
+			continue
+		}
+		looked[s] = true
+		on, err := s.on()
+		if err != nil {
+			return err
+		}
+		if !on {
+			k.Find("forwarding.off", "net/"+s.Path+" = "+s.Value, "0")
 		}
 	}
 	return nil

@@ -32,6 +32,7 @@ type Port struct {
 	State    uint8 // linux/if_bridge.h: 0 disabled, 3 forwarding
 	Hairpin  bool
 	Isolated bool
+	Learning bool // the bridge learns from its frames where stations are
 }
 
 // OperUp is IF_OPER_UP (linux/if.h).
@@ -145,5 +146,7 @@ func (l *Link) readPort(kind uint16, d []byte) {
 		l.Port.Hairpin = d[0] != 0
 	case unix.IFLA_BRPORT_ISOLATED:
 		l.Port.Isolated = d[0] != 0
+	case unix.IFLA_BRPORT_LEARNING:
+		l.Port.Learning = d[0] != 0
 	}
 }

@@ -125,6 +125,8 @@ func readRoute(body []byte) []Installed {
 			r.Priority = int(netlink.Order.Uint32(d))
 		case unix.RTA_TABLE:
 			r.Table = int(netlink.Order.Uint32(d))
+		case unix.RTA_PREFSRC:
+			r.Source, _ = netip.AddrFromSlice(d)
 		case unix.RTA_METRICS:
 			netlink.Walk(d, r.metric)
 		case unix.RTA_MULTIPATH:

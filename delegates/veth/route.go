@@ -36,8 +36,17 @@ func (r Route) String() string {
 			text += fmt.Sprintf(" %s %d", part.name, part.n)
 		}
 	}
+	if r.Source.IsValid() {
+		text += " src " + r.Source.String()
+	}
+	if r.Scope != nil && r.Dst.Addr().Is4() {
+		text += scopes[*r.Scope]
+	}
 	return text
 }
+
+// scopes is those that ip-route(8) writes by name (linux/rtnetlink.h).
+var scopes = map[int]string{unix.RT_SCOPE_SITE: " scope site", unix.RT_SCOPE_LINK: " scope link", unix.RT_SCOPE_HOST: " scope host"}
 
 // AddRoutes adds routes through an interface, in one send. One that is there
 // already, whole, is success.

@@ -16,8 +16,10 @@ import (
 // forwarding is BR_STATE_FORWARDING; 1 and 2 are what a bridge with spanning
 // tree goes through on its way there (linux/if_bridge.h).
 const (
+	disabled   = 0
 	listening  = 1
 	forwarding = 3
+	blocking   = 4
 )
 
 // ErrPort marks a bridge port that did not begin to forward.
@@ -87,6 +89,15 @@ const operUnknown = 0
 
 // Forwards tells that a bridge's port forwards.
 func (l Link) Forwards() bool { return l.Port.State == forwarding }
+
+// Stopped is why a bridge's port that has its carrier neither forwards nor is on
+// its way there; "" for one that does, and for one without carrier.
+func (l Link) Stopped() string {
+	if l.OperState != OperUp {
+		return ""
+	}
+	return map[uint8]string{disabled: "disabled", blocking: "blocking"}[l.Port.State]
+}
 
 func (l Link) settled() bool {
 	return l.OperState == OperUp && l.Port.State >= listening && l.Port.State <= forwarding
@@ -210,8 +221,10 @@ func hasAddress4(name string, p netip.Prefix) (bool, error) {
 		if err != nil || r.SetInet4Addr(p.Addr().AsSlice()) != nil {
 			return false, err
 		}
-		if unix.IoctlIfreq(fd, q.request, r) != nil {
+		if err := unix.IoctlIfreq(fd, q.request, r); errors.Is(err, unix.EADDRNOTAVAIL) {
 			return false, nil
+		} else if err != nil {
+			return false, fmt.Errorf("look up address %s of %s: %w", p, name, err)
 		}
 		if got, err := r.Inet4Addr(); err != nil || netip.AddrFrom4([4]byte(got)) != q.want {
 			return false, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,16 @@ func Write(settings ...Sysctl) error {
 		}
 	}
 	return nil
+}
+
+// on tells whether a setting is not 0. A kernel that lacks it has it off; what
+// cannot be read is an error.
+func (s Sysctl) on() (bool, error) {
+	b, err := os.ReadFile("/proc/sys/net/" + s.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return strings.TrimSpace(string(b)) != "0", err
 }
 
 // Ensure sets each that has another value, and reads first: for settings that

@@ -130,7 +130,7 @@ func TestWire(t *testing.T) {
 	}
 	if diff := cmp.Diff(Link{
 		Name: w.pair().Host, Index: host, Kind: "veth", MAC: HostMAC(attachment), MTU: 1400, Master: w.bridge.Index, Peer: pod,
-		Alias: Alias(attachment), Up: true, Carrier: true, OperState: OperUp, Port: Port{State: forwarding, Hairpin: true, Isolated: true}, Promisc: l.Promisc,
+		Alias: Alias(attachment), Up: true, Carrier: true, OperState: OperUp, Port: Port{State: forwarding, Hairpin: true, Isolated: true, Learning: true}, Promisc: l.Promisc,
 	}, l); diff != "" {
 		t.Errorf("host end (-want +got)\n%s", diff)
 	}
@@ -139,6 +139,20 @@ func TestWire(t *testing.T) {
 		t.Errorf("addresses %v, error %v, want %v", have, err, want)
 	}
 	w.routed(t, pod, routes)
+}
+
+// TestStopped: a port of no carrier is another's finding, and one that spanning
+// tree lets forward soon is none.
+func TestStopped(t *testing.T) {
+	for state, want := range []string{"disabled", "", "", "", "blocking"} {
+		l := Link{OperState: OperUp, Port: Port{State: uint8(state)}}
+		if got := l.Stopped(); got != want {
+			t.Errorf("state %d: %q, want %q", state, got, want)
+		}
+		if l.OperState--; l.Stopped() != "" {
+			t.Errorf("state %d without carrier: %q", state, l.Stopped())
+		}
+	}
 }
 
 const portTime = 5e9 // ns

@@ -39,6 +39,51 @@ func (c *Conn) SetVLANs(port int, drop, add []VLAN) error {
 	return c.Do(&m.Batch)
 }
 
+// VLANs lists those of a port.
+func (c *Conn) VLANs(port int) (out []VLAN, err error) {
+	var m batch
+	m.Add("list VLANs", unix.RTM_GETVLAN, 0)
+	m.Raw(unix.AF_BRIDGE, 0, 0, 0)
+	m.Raw(netlink.Order.AppendUint32(nil, uint32(port))...)
+	m.End()
+	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) { out = append(out, readVLANs(port, body)...) })
+	return out, err
+}
+
+// readVLANs reads a struct br_vlan_msg of a port and its entries: one VLAN, or a
+// range of them that ends with another.
+func readVLANs(port int, body []byte) (out []VLAN) {
+	if len(body) < sizeofVLANMsg || int(netlink.Order.Uint32(body[4:])) != port {
+		return nil
+	}
+	netlink.Walk(body[sizeofVLANMsg:], func(kind uint16, entry []byte) {
+		if kind != vlanEntry {
+			return
+		}
+		var flags, first, last uint16
+		netlink.Walk(entry, func(kind uint16, d []byte) {
+			switch {
+			case kind == vlanEntryInfo && len(d) >= 4:
+				flags, first = netlink.Order.Uint16(d), netlink.Order.Uint16(d[2:])
+			case kind == vlanEntryRange && len(d) >= 2:
+				last = netlink.Order.Uint16(d)
+			}
+		})
+		for id := int(first); id <= max(int(first), int(last)); id++ {
+			out = append(out, VLAN{ID: id, Native: flags&vlanNative != 0, Untagged: flags&vlanUntagged != 0})
+		}
+	})
+	return out
+}
+
+// Of linux/if_bridge.h.
+const (
+	sizeofVLANMsg  = 8
+	vlanEntry      = 1 // BRIDGE_VLANDB_ENTRY
+	vlanEntryInfo  = 1 // BRIDGE_VLANDB_ENTRY_INFO
+	vlanEntryRange = 2 // BRIDGE_VLANDB_ENTRY_RANGE
+)
+
 func (m *batch) vlans(what string, kind uint16, port int, vlans []VLAN) {
 	m.Add(what, kind, 0)
 	m.Raw(unix.AF_BRIDGE, 0, 0, 0)

@@ -65,4 +65,25 @@ func TestVLANs(t *testing.T) {
 	if diff := cmp.Diff([]VLAN{{ID: 5, Native: true, Untagged: true}, {ID: 4094}}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	if listed, err := w.host.VLANs(port); !cmp.Equal(got, listed) || err != nil {
+		t.Errorf("listed %v, error %v", listed, err)
+	}
+}
+
+// TestReadVLANs: a list as linux/if_bridge.h describes it, on a little-endian machine.
+func TestReadVLANs(t *testing.T) {
+	body, err := hex.DecodeString(strings.ReplaceAll("0700 0000 09000000"+ // struct br_vlan_msg: AF_BRIDGE, index 9
+		"0c00 0180"+"0800 0100 0600 0500"+ // VLAN 5, PVID and untagged
+		"1400 0180"+"0800 0100 0000 0a00"+"0600 0200 0c00 0000"+ // VLANs 10 to 12
+		"0800 0200 00000000", " ", "")) // global options of a bridge
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []VLAN{{ID: 5, Native: true, Untagged: true}, {ID: 10}, {ID: 11}, {ID: 12}}
+	if diff := cmp.Diff(want, readVLANs(9, body)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if other := readVLANs(8, body); other != nil {
+		t.Errorf("another port's: %v", other)
+	}
 }
