@@ -69,6 +69,7 @@ var border = []struct {
 	{isA[*fs.PathError], codes.IO},
 	{isA[*os.SyscallError], codes.IO},
 	{is(masquerade.ErrMissing), codes.Plugin},
+	{is(masquerade.ErrFailed), codes.Plugin},
 	{is(macspoof.ErrNoBridge), codes.Kernel},
 	{isA[unix.Errno], codes.Kernel},
 	{is(netlink.ErrAnswer), codes.Kernel},

@@ -28,13 +28,11 @@ func (b Bridge) Check(ctx context.Context, c delegates.Call) error {
 	}
 	defer host.Close()
 	k := &check{Bridge: b, Check: veth.Check{Call: c, Pod: b.Namespace, Host: host, Down: b.Conf.Down}}
-	name := b.Conf.Bridge
-	if k.bridge, err = host.LinkByName(name); err == nil {
-		name = k.bridge.Name // the configuration may have named it by an alternative one
-	} else if !veth.Gone(err) {
+	if k.bridge, err = host.LinkByName(b.Conf.Bridge); err != nil && !veth.Gone(err) {
 		return err
 	}
-	if err := k.Look(name, k.port); err != nil {
+	// The configuration, or the record since, may name it by an alternative one.
+	if err := k.Look(k.port, b.Conf.Bridge, k.bridge.Name); err != nil {
 		return err
 	}
 	for _, look := range []func() error{k.segment, k.gateway, k.spoofing} {

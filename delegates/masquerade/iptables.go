@@ -25,6 +25,9 @@ type Chains struct{ Network, ContainerID, IfName string }
 // ErrMissing marks an iptables program that is not there.
 var ErrMissing = errors.New("program is missing")
 
+// ErrFailed marks an iptables program that said no.
+var ErrFailed = errors.New("program failed")
+
 // Chain is the name of the chain in the table nat.
 func (c Chains) Chain() string {
 	sum := sha512.Sum512([]byte(c.Network + c.ContainerID))
@@ -286,7 +289,7 @@ func run(ctx context.Context, program, stdin string, args ...string) (string, er
 	}
 	out, stderr, err := delegates.Run(ctx, path, args, []string{"PATH=" + os.Getenv("PATH")}, []byte(stdin))
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", program, err, strings.Join(strings.Fields(string(stderr)), " "))
+		return "", fmt.Errorf("%w: %s: %w: %s", ErrFailed, program, err, strings.Join(strings.Fields(string(stderr)), " "))
 	}
 	return string(out), nil
 }

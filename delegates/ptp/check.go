@@ -18,7 +18,7 @@ func (p PTP) Check(ctx context.Context, c delegates.Call) error {
 	}
 	defer host.Close()
 	k := &veth.Check{Call: c, Pod: p.Namespace, Host: host, Own: own}
-	if err := k.Look("", func(end veth.Link) error { return gateway(k, end) }); err != nil {
+	if err := k.Look(func(end veth.Link) error { return gateway(k, end) }); err != nil {
 		return err
 	}
 	var addresses []netip.Addr

@@ -31,8 +31,8 @@ type Check struct {
 
 // Look compares pair, addresses and routes. Another error than findings tells
 // that it could not look. host is given the host end; it is not called when
-// there is none. bridge is the bridge's name, "" for none.
-func (k *Check) Look(bridge string, host func(end Link) error) error {
+// there is none. bridges is the names that the bridge has.
+func (k *Check) Look(host func(end Link) error, bridges ...string) error {
 	k.made, k.now = k.Call.Made.Result, k.Call.Before
 	if k.made == nil {
 		k.made = k.now
@@ -48,7 +48,7 @@ func (k *Check) Look(bridge string, host func(end Link) error) error {
 		return err
 	}
 	for _, look := range []func() error{
-		func() error { return k.hostEnd(bridge, host) },
+		func() error { return k.hostEnd(host, bridges) },
 		k.addresses,
 		k.routes,
 	} {
@@ -95,8 +95,8 @@ func (k *Check) podEnd() (there bool, err error) {
 }
 
 // hostEnd compares the host end.
-func (k *Check) hostEnd(bridge string, host func(end Link) error) error {
-	name := k.hostName(bridge)
+func (k *Check) hostEnd(host func(end Link) error, bridges []string) error {
+	name := k.hostName(bridges)
 	if name == "" {
 		return nil
 	}
@@ -118,11 +118,11 @@ func (k *Check) hostEnd(bridge string, host func(end Link) error) error {
 	return host(l)
 }
 
-// hostName is the interface of ADD's result that is the host's and not the
-// bridge, "" for none.
-func (k *Check) hostName(bridge string) string {
+// hostName is the interface of ADD's result that is the host's and no bridge,
+// "" for none.
+func (k *Check) hostName(bridges []string) string {
 	for _, i := range k.made.Interfaces {
-		if i != nil && i.Sandbox == "" && i.Name != bridge && i.Name != "" {
+		if i != nil && i.Sandbox == "" && i.Name != "" && !slices.Contains(bridges, i.Name) {
 			return i.Name
 		}
 	}

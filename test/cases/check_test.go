@@ -3,6 +3,7 @@
 package cases
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,7 @@ type scene struct {
 	made *types100.Result
 	prev func(*types100.Result) // makes the final result of ADD's, nil for none
 	host string                 // the host end
+	wrap string                 // of a shell, before the plugin's path; "" runs it as it is
 }
 
 // attached adds one; keys are as conf has them. A /24 and isGateway are given.
@@ -55,25 +57,48 @@ func attached(t *testing.T, set map[string]string) *scene {
 	return s
 }
 
-// run is CHECK or DEL with the final result.
-func (s *scene) run(verb string) error {
+// final is the final result.
+func (s *scene) final() string {
 	s.t.Helper()
-	final, err := types100.NewResultFromResult(s.made)
+	r, err := types100.NewResultFromResult(s.made)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	if s.prev != nil {
-		s.prev(final)
+		s.prev(r)
 	}
-	b, err := json.Marshal(final)
+	b, err := json.Marshal(r)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	with := map[string]string{"prevResult": string(b)}
+	return string(b)
+}
+
+// input is the configuration with the final result.
+func (s *scene) input() string {
+	with := map[string]string{"prevResult": s.final()}
 	for k, v := range s.set {
 		with[k] = v
 	}
-	return raw(s.t, s.Node, verb, conf(s.t, s.Node, with), s.Environment(verb, s.a)).Err()
+	return conf(s.t, s.Node, with)
+}
+
+// run is CHECK or DEL with the final result.
+func (s *scene) run(verb string) error {
+	s.t.Helper()
+	stdin, env := s.input(), s.Environment(verb, s.a)
+	if s.wrap == "" {
+		return raw(s.t, s.Node, verb, stdin, env).Err()
+	}
+	wrapper := filepath.Join(s.t.TempDir(), "wrapper")
+	script := "#!/bin/sh\n" + s.wrap + " " + filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire") + "\n"
+	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+	defer cancel()
+	_, err := s.Exec.ExecPlugin(ctx, wrapper, []byte(stdin), env)
+	return err
 }
 
 // finding is one of CHECK's.

@@ -23,6 +23,7 @@ type counted struct {
 	Changes  int // of rtnetlink: each takes the kernel's one lock for it
 	Lookups  int // of one object by rtnetlink
 	Dumps    int
+	Rules    int // requests to nf_tables
 	Forks    int // processes, the child that waits for a removal included
 	Execs    int
 	Syncs    int
@@ -73,6 +74,37 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// TestCountsOfCheck: what CHECK asks for. The pod's end, the host end and the
+// bridge, addresses and routes; of IPv6 the gateway's address, of rules each
+// chain.
+func TestCountsOfCheck(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("needs the program strace: run make test")
+	}
+	for _, tt := range []struct {
+		name string
+		set  map[string]string
+		want counted
+	}{
+		{"no gateway", map[string]string{"isGateway": "false"}, counted{Lookups: 3, Dumps: 1}},
+		{"all flags of the port", map[string]string{"hairpinMode": "true", "portIsolation": "true", "mtu": "1400"}, counted{Lookups: 3, Dumps: 1}},
+		{"default route", map[string]string{"isDefaultGateway": "true"}, counted{Lookups: 3, Dumps: 2}},
+		{"both families", map[string]string{"isDefaultGateway": "true", "ipam.ranges": dual}, counted{Lookups: 4, Dumps: 2}},
+		{"masquerade", map[string]string{"isDefaultGateway": "true", "ipMasq": "true"}, counted{Lookups: 3, Dumps: 2, Rules: 1}},
+		{"macspoofchk", map[string]string{"isDefaultGateway": "true", "macspoofchk": "true"}, counted{Lookups: 3, Dumps: 2, Rules: 3}},
+		{"ptp", ptpMode, counted{Lookups: 3, Dumps: 3}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := attached(t, tt.set)
+			got, _ := trace(t, s.Node, strace, "CHECK", s.input(), s.a)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // trace runs the plugin under strace and counts.
 func trace(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.Attachment) (c counted, answer string) {
 	t.Helper()
@@ -108,6 +140,9 @@ var messages = map[string]string{
 	"0x18": "RTM_NEWROUTE", "0x19": "RTM_DELROUTE", "0x1a": "RTM_GETROUTE", "0x1e": "RTM_GETNEIGH",
 }
 
+// nftables is its requests: the subsystem is the upper byte (linux/netfilter/nfnetlink.h).
+var nftables = regexp.MustCompile(`^(NFNL_SUBSYS_NFTABLES|0xa[0-9a-f]{2})$`)
+
 var request = regexp.MustCompile(`nlmsg_type=(\w+)[^,]*, nlmsg_flags=([\w|]+)`)
 
 // count adds one line of strace's log. A call that another thread interrupted
@@ -119,6 +154,8 @@ func (c *counted) count(line string) {
 			kind = name
 		}
 		switch {
+		case nftables.MatchString(kind):
+			c.Rules++
 		case strings.Contains(m[2], "NLM_F_DUMP") || strings.HasSuffix(m[2], "|0x300"):
 			c.Dumps++
 		case strings.HasPrefix(kind, "RTM_GET"):
