@@ -131,20 +131,31 @@ func vlanTexts(vlans []veth.VLAN) string {
 	return strings.Join(texts, ", ")
 }
 
+// looks is how often a bridge's MTU and its ports' are looked at: between the two
+// looks the port that it followed may leave.
+const looks = 5
+
 // mtu finds a bridge whose MTU is smaller than the pod's. One that the
 // configuration does not name may follow the smallest of the bridge's ports,
 // whoever's that is: only then they are listed.
 func (k *check) mtu(end veth.Link) error {
-	if k.bridge.MTU >= end.MTU {
-		return nil
-	}
-	if k.Conf.MTU == 0 {
-		ports, err := k.Host.Ports(k.bridge.Index)
-		if err != nil || slices.ContainsFunc(ports, func(p veth.Link) bool { return p.MTU <= k.bridge.MTU }) {
+	b := k.bridge
+	for range looks {
+		if b.MTU >= end.MTU {
+			return nil
+		}
+		if k.Conf.MTU != 0 {
+			break
+		}
+		ports, err := k.Host.Ports(b.Index)
+		if err != nil || slices.ContainsFunc(ports, func(p veth.Link) bool { return p.MTU <= b.MTU }) {
+			return err
+		}
+		if b, err = k.Host.LinkByIndex(b.Index); err != nil {
 			return err
 		}
 	}
-	k.Find("bridge.mtu", fmt.Sprintf("%s with mtu %d", k.bridge.Name, end.MTU), fmt.Sprint(k.bridge.MTU))
+	k.Find("bridge.mtu", fmt.Sprintf("%s with mtu %d", b.Name, end.MTU), fmt.Sprint(b.MTU))
 	return nil
 }
 
