@@ -21,6 +21,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/test/attach"
@@ -217,6 +218,72 @@ var scenarios = []scenario{
 				return netlink.RouteReplace(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: net.IPv4(10, 77, 0, 9)})
 			})
 		}), want: []string{"CHECK fails (110 route)"},
+	},
+	{
+		name: "CHECK while the pod's end has another MTU", keys: gateway,
+		play: fault(func(w *world) error { return w.onLink("c1", "eth0", setMTU(1400)) }),
+		want: []string{"CHECK fails (110 pod.mtu)"},
+	},
+	{
+		name: "CHECK while the host end has another MTU", keys: gateway,
+		play: fault(func(w *world) error { return w.onHostEnd(setMTU(1400)) }),
+		want: []string{"CHECK fails (110 host.mtu)"},
+	},
+	{
+		name: "CHECK while the host does not forward", keys: gateway,
+		play: fault(func(w *world) error { return w.sysctl("ipv4/ip_forward", "0") }),
+		want: []string{"CHECK fails (110 forwarding.off)"},
+	},
+	{
+		name: "CHECK while the bridge lacks the gateway's address", keys: gateway,
+		play: fault(func(w *world) error {
+			return w.onLink("host", "tb0", func(l netlink.Link) error {
+				gateway, err := netlink.ParseAddr("10.77.0.1/24")
+				return errors.Join(err, netlink.AddrDel(l, gateway))
+			})
+		}), want: []string{"CHECK fails (110 gateway.missing)"},
+	},
+	{
+		name: "CHECK while the port is isolated", keys: gateway,
+		play: fault(func(w *world) error {
+			return w.onHostEnd(func(l netlink.Link) error { return netlink.LinkSetIsolated(l, true) })
+		}), want: []string{"CHECK fails (110 port.isolation)"},
+	},
+	{
+		name: "CHECK while the port has lost its hairpin mode", keys: gateway + `, "hairpinMode": true`,
+		play: fault(func(w *world) error {
+			return w.onHostEnd(func(l netlink.Link) error { return netlink.LinkSetHairpin(l, false) })
+		}), want: []string{"CHECK fails (110 port.hairpin)"},
+	},
+	{
+		name: "CHECK while the bridge is down", keys: gateway,
+		play: fault(func(w *world) error { return w.onLink("host", "tb0", netlink.LinkSetDown) }),
+		want: []string{"CHECK fails (110 bridge.down)"},
+	},
+	{
+		name: "CHECK while the masquerade's rules are flushed, nftables", keys: nftables, needs: rules,
+		play: fault(func(w *world) error { _, err := w.Nft("flush", "ruleset"); return err }),
+		want: []string{"CHECK fails (110 masquerade.missing)"},
+	},
+	{
+		name: "CHECK while the masquerade's rules are flushed, iptables", keys: iptables, needs: rules,
+		play: fault(func(w *world) error { _, err := w.Nft("flush", "ruleset"); return err }),
+		want: []string{"CHECK fails (110 masquerade.missing)"},
+	},
+	{
+		name: "CHECK while macspoofchk's rules are flushed", keys: gateway + `, "macspoofchk": true`, needs: rules,
+		play: fault(func(w *world) error { _, err := w.Nft("flush", "ruleset"); return err }),
+		want: []string{"CHECK fails (110 macspoofchk.missing)"},
+	},
+	{
+		name: "CHECK while a sniffer listens on the bridge", keys: gateway,
+		play: fault(func(w *world) error { return w.onLink("host", "tb0", w.sniff) }),
+		want: []string{"CHECK ok"},
+	},
+	{
+		name: "CHECK while the host does not forward, ptp", ptp: true,
+		play: fault(func(w *world) error { return w.sysctl("ipv4/ip_forward", "0") }),
+		want: []string{"CHECK fails (110 forwarding.off)"},
 	},
 	{
 		name: "CHECK while another address is reserved", keys: gateway,
@@ -592,6 +659,27 @@ func fault(happen func(*world) error) func(*world) {
 		must(w.t, w.do("CHECK", a), happen(w))
 		w.run("CHECK", a)
 	}
+}
+
+// setMTU sets an interface's.
+func setMTU(n int) func(netlink.Link) error {
+	return func(l netlink.Link) error { return netlink.LinkSetMTU(l, n) }
+}
+
+// sysctl writes a setting of the host.
+func (w *world) sysctl(path, value string) error {
+	return w.In("host", func() error { return os.WriteFile("/proc/sys/net/"+path, []byte(value), 0) })
+}
+
+// sniff listens on an interface as tcpdump does.
+func (w *world) sniff(l netlink.Link) error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	w.t.Cleanup(func() { _ = unix.Close(fd) })
+	all := unix.PacketMreq{Ifindex: int32(l.Attrs().Index), Type: unix.PACKET_MR_PROMISC}
+	return unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &all)
 }
 
 // onHostEnd does something to the host's only veth.
