@@ -10,13 +10,13 @@ type Reason struct {
 
 // Reasons is every reason that CHECK knows.
 var Reasons = []Reason{
-	{"netns.other", "CNI_NETNS names another network namespace than ADD was given", "the runtime made the pod anew under the same id: DEL, then ADD", false},
+	{"netns.other", "CNI_NETNS names another network namespace than ADD was given", "the pod was made anew under the same id, or the runtime has a wrong path: DEL takes the interface out of the first one", false},
 	{"pod.missing", "the pod has no interface of that name", "something in the pod, or a DEL, removed or renamed it", true},
 	{"pod.down", "the pod's interface is down", "`ip link set` in the pod turns it on again; its IPv4 routes are gone by then", true},
 	{"pod.mac", "the pod's interface has a MAC that neither ADD nor a later plugin gave it", "macspoofchk drops its frames, and neighbours keep the old one for a while", true},
 	{"pod.mtu", "the two ends have different MTUs, and the pod's is one that neither ADD nor a later plugin gave it", "the kernel drops packets that the smaller end does not take: set both alike", true},
-	{"host.missing", "the host end of the pair is gone", "it was renamed, or moved to another namespace, as the pod's end is there", true},
-	{"host.peer", "the host end and the pod's interface are not one pair", "look at what else makes interfaces in the pod", true},
+	{"host.missing", "the host end of the pair is gone", "it was renamed, or moved to another namespace, as the pod's end is there: DEL does not find it", false},
+	{"host.peer", "the host end and the pod's interface are not one pair", "look at what else makes interfaces in the pod: DEL leaves them, and ADD refuses", false},
 	{"host.down", "the host end is down", "`ip link set` turns it on again", true},
 	{"host.mtu", "the two ends have different MTUs, and the host end's is not the one that ADD gave it", "the kernel drops packets that the smaller end does not take: set both alike", true},
 	{"host.master", "the host end is not a port of the bridge", "look at what else manages bridges on the node", true},
@@ -30,6 +30,7 @@ var Reasons = []Reason{
 	{"bridge.mtu", "the bridge has a smaller MTU than the pod: than `mtu` says, or than any of its ports", "set the bridge's; ADD refuses one that has pods", false},
 	{"bridge.vlan", "`vlan` or `vlanTrunk` is set, and the bridge does not filter VLANs", "turn its vlan_filtering on: ADD refuses it", false},
 	{"gateway.missing", "the host end, the bridge, or the VLAN's gateway on it, lacks the gateway's address", "any ADD of the network gives it back; look at what else manages addresses on the node", true},
+	{"gateway.conflict", "the bridge lacks the gateway's address and has another in its place", "take that one away, or set `forceAddress`: ADD refuses it", false},
 	{"hostroute.missing", "the host lacks its route to the pod", "look at what else manages routes on the node", true},
 	{"forwarding.off", "the host does not pass packets on, though it is the pods' gateway", "any ADD turns it on; look for what turned it off, a sysctl file or a firewall", true},
 	{"address.missing", "the pod's interface lacks an address", "something in the pod took it away", true},

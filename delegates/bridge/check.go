@@ -27,7 +27,7 @@ func (b Bridge) Check(ctx context.Context, c delegates.Call) error {
 		return err
 	}
 	defer host.Close()
-	k := &check{Bridge: b, Check: veth.Check{Call: c, Pod: b.Namespace, Host: host, Down: b.Conf.Down}}
+	k := &check{Bridge: b, Check: veth.Check{Call: c, Pod: b.Namespace, Host: host, Down: b.Conf.Down, Refuses: !b.Conf.ForceAddress}}
 	if k.bridge, err = host.LinkByName(b.Conf.Bridge); err != nil && !veth.Gone(err) {
 		return err
 	}

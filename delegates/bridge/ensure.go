@@ -181,15 +181,14 @@ func (w *wiring) ensureAddress(at veth.Link, gw netip.Prefix, all []netip.Prefix
 }
 
 // clear takes the addresses from the bridge that a gateway cannot stand
-// beside: any other IPv4 address, and an IPv6 one whose subnet overlaps.
+// beside.
 func (w *wiring) clear(at veth.Link, gw netip.Prefix, all []netip.Prefix) error {
 	have, err := w.Host.Addresses(at.Index)
 	if err != nil {
 		return fmt.Errorf("%s: %w", at.Name, err)
 	}
 	for _, p := range have {
-		same := p.Addr().Is4() == gw.Addr().Is4()
-		if !same || slices.Contains(all, p) || gw.Addr().Is6() && !p.Overlaps(gw) {
+		if slices.Contains(all, p) || !veth.InTheWay(p, gw) {
 			continue
 		}
 		if !w.Conf.ForceAddress {

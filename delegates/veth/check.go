@@ -21,6 +21,9 @@ type Check struct {
 	Findings delegates.Findings
 	// Down tells that the pod's end was left down.
 	Down bool
+	// Refuses tells that ADD refuses to give a gateway its address where another
+	// is in the way.
+	Refuses bool
 	// Own is the pod's routes beside the result's, nil for none.
 	Own func(*types100.Result) []Route
 
@@ -221,11 +224,22 @@ func (k *Check) Gateway(at Link, want ...netip.Prefix) error {
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(have, p) {
-			k.Find("gateway.missing", p.String()+" on "+at.Name, listed(have, p))
+		if slices.Contains(have, p) {
+			continue
 		}
+		code := "gateway.missing"
+		if k.Refuses && slices.ContainsFunc(have, func(h netip.Prefix) bool { return !slices.Contains(want, h) && InTheWay(h, p) }) {
+			code = "gateway.conflict"
+		}
+		k.Find(code, p.String()+" on "+at.Name, listed(have, p))
 	}
 	return nil
+}
+
+// InTheWay tells whether a gateway cannot stand beside an address: beside any
+// other of IPv4, and beside one of IPv6 whose subnet overlaps.
+func InTheWay(have, gateway netip.Prefix) bool {
+	return have.Addr().Is4() == gateway.Addr().Is4() && (have.Addr().Is4() || have.Overlaps(gateway))
 }
 
 // listed is the addresses of one's family, link-local ones apart.

@@ -40,21 +40,29 @@ func attached(t *testing.T, set map[string]string) *scene {
 	t.Helper()
 	n := node(t)
 	s := &scene{Node: n, t: t, a: pod1(t, n), set: set}
-	add := raw(t, n, "ADD", conf(t, n, set), n.Environment("ADD", s.a))
-	if err := add.Err(); err != nil {
+	if err := s.add(); err != nil {
 		t.Fatal(describe(err))
 	}
-	r, err := types100.NewResult(add.Stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.made, _ = r.(*types100.Result)
 	for _, i := range s.made.Interfaces {
 		if i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") {
 			s.host = i.Name
 		}
 	}
 	return s
+}
+
+func (s *scene) add() error {
+	s.t.Helper()
+	call := raw(s.t, s.Node, "ADD", conf(s.t, s.Node, s.set), s.Environment("ADD", s.a))
+	if err := call.Err(); err != nil {
+		return err
+	}
+	r, err := types100.NewResult(call.Stdout)
+	if err != nil {
+		return err
+	}
+	s.made, err = types100.GetResult(r)
+	return err
 }
 
 // final is the final result.
