@@ -498,7 +498,7 @@ func TestStrangeFiles(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.1.0.6/24 via 10.1.0.1"}, leased(res)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	for _, made := range []delegates.Made{{}, {Reserved: result("10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5")}} {
+	for _, made := range []delegates.Made{{}, {Known: true, Reserved: result("10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5")}} {
 		c := call("c9")
 		c.Made = made
 		err := h.Check(t.Context(), c)

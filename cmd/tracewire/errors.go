@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -69,7 +70,7 @@ var border = []struct {
 	{isA[*fs.PathError], codes.IO},
 	{isA[*os.SyscallError], codes.IO},
 	{is(masquerade.ErrMissing), codes.Plugin},
-	{is(masquerade.ErrFailed), codes.Plugin},
+	{isA[*exec.ExitError], codes.Plugin}, // iptables said no
 	{is(macspoof.ErrNoBridge), codes.Kernel},
 	{isA[unix.Errno], codes.Kernel},
 	{is(netlink.ErrAnswer), codes.Kernel},

@@ -25,9 +25,6 @@ type Chains struct{ Network, ContainerID, IfName string }
 // ErrMissing marks an iptables program that is not there.
 var ErrMissing = errors.New("program is missing")
 
-// ErrFailed marks an iptables program that said no.
-var ErrFailed = errors.New("program failed")
-
 // Chain is the name of the chain in the table nat.
 func (c Chains) Chain() string {
 	sum := sha512.Sum512([]byte(c.Network + c.ContainerID))
@@ -81,11 +78,6 @@ func (c Chains) ensure(ctx context.Context, f family, own []netip.Prefix) error 
 // The reference adds those of a second subnet after the rule that takes all.
 func (c Chains) filling(f family, accepts []string) []string {
 	return append(accepts, f.take(c))
-}
-
-// take is the rule that takes what is left.
-func (f family) take(c Chains) string {
-	return fmt.Sprintf("-A %s ! -d %s %s -j MASQUERADE", c.Chain(), f.multicast, c.match())
 }
 
 func (c Chains) accepts(own []netip.Prefix) (out []string) {
@@ -242,6 +234,11 @@ type family struct {
 
 var families = [...]family{{"iptables", "224.0.0.0/4", true}, {"ip6tables", "ff00::/8", false}}
 
+// take is the rule that takes what a chain leaves.
+func (f family) take(c Chains) string {
+	return fmt.Sprintf("-A %s ! -d %s %s -j MASQUERADE", c.Chain(), f.multicast, c.match())
+}
+
 // of is the addresses of the family.
 func (f family) of(addresses []netip.Prefix) (out []netip.Prefix) {
 	for _, a := range addresses {
@@ -289,7 +286,7 @@ func run(ctx context.Context, program, stdin string, args ...string) (string, er
 	}
 	out, stderr, err := delegates.Run(ctx, path, args, []string{"PATH=" + os.Getenv("PATH")}, []byte(stdin))
 	if err != nil {
-		return "", fmt.Errorf("%w: %s: %w: %s", ErrFailed, program, err, strings.Join(strings.Fields(string(stderr)), " "))
+		return "", fmt.Errorf("%s: %w: %s", program, err, strings.Join(strings.Fields(string(stderr)), " "))
 	}
 	return string(out), nil
 }

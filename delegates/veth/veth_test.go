@@ -149,7 +149,8 @@ func TestStopped(t *testing.T) {
 		if got := l.Stopped(); got != want {
 			t.Errorf("state %d: %q, want %q", state, got, want)
 		}
-		if l.OperState--; l.Stopped() != "" {
+		l.OperState--
+		if l.Stopped() != "" {
 			t.Errorf("state %d without carrier: %q", state, l.Stopped())
 		}
 	}

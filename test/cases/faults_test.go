@@ -45,7 +45,7 @@ var ptpMode = map[string]string{"tracewire.mode": `"ptp"`, "ipam.ranges": dual}
 var (
 	keepNft, backNft           = reload("nft list ruleset", "nft -f")
 	keepIptables, backIptables = reload("iptables-save", "iptables-restore")
-	keepIp6, backIp6           = reload("ip6tables-save", "ip6tables-restore")
+	keepIP6, backIP6           = reload("ip6tables-save", "ip6tables-restore")
 )
 
 // faults is what CHECK finds, by reason.
@@ -311,7 +311,7 @@ var faults = map[string][]fault{
 		},
 		{
 			name: "iptables, IPv6", set: map[string]string{"ipMasq": "true", "ipMasqBackend": `"iptables"`, "ipam.ranges": dual}, needs: []string{"iptables"},
-			plant: all(keepIp6, program("ip6tables -t nat -F "+chainOfC1)), mend: backIp6,
+			plant: all(keepIP6, program("ip6tables -t nat -F "+chainOfC1)), mend: backIP6,
 			expected: "masquerade for fd77::2/64", found: "none",
 		},
 	},

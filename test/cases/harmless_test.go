@@ -241,7 +241,7 @@ func TestCannotLook(t *testing.T) {
 		{name: "the namespace is gone", happen: func(s *scene) error { return s.RemovePod("pod1") }, code: 4},
 		{name: "the store is no folder", happen: all(movedFile("ipam", "was"), written("ipam", "")), code: 5},
 		{name: "the reservation cannot be read", needs: []string{"setpriv"}, wrap: "exec setpriv --bounding-set -dac_override,-dac_read_search",
-			happen: func(s *scene) error { return os.Chmod(filepath.Join(s.Dir, "ipam/net/10.77.0.2"), 0) }, code: 5},
+			happen: func(s *scene) error { return os.Chmod(filepath.Join(s.Dir, "ipam", "net", "10.77.0.2"), 0) }, code: 5},
 		{name: "no iptables", set: map[string]string{"ipMasq": "true", "ipMasqBackend": `"iptables"`}, needs: []string{"iptables"},
 			happen: func(s *scene) error { s.t.Setenv("PATH", s.Dir); return nil }, code: 105},
 		{name: "no right to see the masquerade", set: asked("ipMasq", "true"), needs: []string{"setpriv"}, wrap: withoutRights, code: 104},
