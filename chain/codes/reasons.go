@@ -65,6 +65,7 @@ var Harmless = []Difference{
 	{"extra interface in the pod", "another network's, or a tunnel of the workload"},
 	{"MAC by a later plugin", "prevResult has it"},
 	{"MTU by a later plugin", "prevResult has it"},
+	{"MAC, MTU and routes by a delegated plugin", "the record has them"},
 	{"MTU alike on both ends", "no packet is lost between them"},
 	{"routes in another table", "sbr and vrf move them"},
 	{"route by a later plugin", "prevResult has it with another gateway or metric"},

@@ -206,12 +206,14 @@ func (k *check) gateway() error {
 	return k.Gateway(at, want...)
 }
 
-// spoofing looks for macspoofchk's rules, which are made for one MAC.
+// spoofing looks for macspoofchk's rules, which are made for the MAC that ADD
+// gave before any delegated plugin.
 func (k *check) spoofing() error {
 	if !k.Conf.MACSpoof {
 		return nil
 	}
-	macs := k.MACs()
+	name := k.Call.String()
+	macs := append(k.MACs(), k.Conf.MAC, veth.PodMAC(name, nil), veth.PodMAC(name, veth.Prefixes(k.Made().IPs)))
 	lacking, err := macspoof.Check{ContainerID: k.Call.ContainerID, IfName: k.Call.IfName}.Lacking(macs)
 	if err == nil && lacking != "" {
 		k.Find("macspoofchk.missing", "rules that drop frames of another MAC than the pod's", lacking)

@@ -1,6 +1,7 @@
 package veth
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -173,6 +174,9 @@ func (k *Check) mtu(host Link) {
 				may = append(may, i.Mtu)
 			}
 		}
+		if end.code == "pod.mtu" {
+			may = append(may, k.tuned()...)
+		}
 		if len(may) == 0 { // a result of an older version has none
 			may = []int{end.other}
 		}
@@ -180,6 +184,23 @@ func (k *Check) mtu(host Link) {
 			k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.mtu))
 		}
 	}
+}
+
+// tuned is the MTUs that delegated plugins were asked for: the reference's tuning
+// sets one and does not say so in its result.
+func (k *Check) tuned() (out []int) {
+	var conf struct {
+		Delegates []struct {
+			MTU int `json:"mtu"`
+		} `json:"delegates"`
+	}
+	_ = json.Unmarshal(k.Call.Conf, &conf) // it was read at the door
+	for _, d := range conf.Delegates {
+		if d.MTU != 0 {
+			out = append(out, d.MTU)
+		}
+	}
+	return out
 }
 
 // oneOf is values that are as good as each other, each once.

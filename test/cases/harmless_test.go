@@ -58,6 +58,13 @@ var harms = map[string]harm{
 		happen: linked("pod1", "eth0", "mtu", "1300"),
 		prev:   later(func(i *types100.Interface) { i.Mtu = 1300 }),
 	},
+	"MAC, MTU and routes by a delegated plugin": {
+		set: map[string]string{
+			"macspoofchk": "true", "isDefaultGateway": "true",
+			"delegates": `[{"type": "tuning", "mac": "02:00:00:00:00:07", "mtu": 1300}, {"type": "sbr"}]`,
+		},
+		happen: all(),
+	},
 	"MTU alike on both ends": {happen: all(linked("pod1", "eth0", "mtu", "1400"), linked("host", hostEnd, "mtu", "1400"))},
 	"routes in another table": {
 		set:    map[string]string{"isDefaultGateway": "true", "ipam.ranges": dual, "ipam.routes": `[{"dst": "192.0.2.0/24", "gw": "10.77.0.9", "priority": 50}]`},
