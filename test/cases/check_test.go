@@ -4,7 +4,6 @@ package cases
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/test/attach"
@@ -246,38 +246,15 @@ func written(name, text string) act {
 // portState sets a bridge port's state (linux/if_bridge.h), as a spanning tree
 // of user space does.
 func portState(state uint8) act {
-	return on("host", hostEnd, func(l netlink.Link) error { return setPortState(l.Attrs().Index, state) })
-}
-
-func setPortState(index int, state uint8) error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
+	return on("host", hostEnd, func(l netlink.Link) error {
+		set := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+		head := nl.NewIfInfomsg(unix.AF_BRIDGE)
+		head.Index = int32(l.Attrs().Index)
+		port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+		port.AddRtAttr(unix.IFLA_BRPORT_STATE, []byte{state})
+		set.AddData(head)
+		set.AddData(port)
+		_, err := set.Execute(unix.NETLINK_ROUTE, 0)
 		return err
-	}
-	defer unix.Close(fd)
-	order := binary.NativeEndian
-	m := order.AppendUint32(nil, 16+16+12)
-	m = order.AppendUint16(m, unix.RTM_SETLINK)
-	m = order.AppendUint16(m, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
-	m = append(m, make([]byte, 8)...)
-	m = append(m, unix.AF_BRIDGE, 0, 0, 0)
-	m = order.AppendUint32(m, uint32(index))
-	m = append(m, make([]byte, 8)...)
-	m = order.AppendUint16(m, 12)
-	m = order.AppendUint16(m, unix.IFLA_PROTINFO|unix.NLA_F_NESTED)
-	m = order.AppendUint16(m, 5)
-	m = order.AppendUint16(m, unix.IFLA_BRPORT_STATE)
-	m = append(m, state, 0, 0, 0)
-	if err := unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	answer := make([]byte, 512)
-	n, _, err := unix.Recvfrom(fd, answer, 0)
-	if err != nil || n < 20 {
-		return errors.Join(err, errors.New("no answer"))
-	}
-	if code := -int32(order.Uint32(answer[16:])); code != 0 {
-		return unix.Errno(code)
-	}
-	return nil
+	})
 }

@@ -3,6 +3,7 @@
 package cases
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -268,6 +269,38 @@ func TestCannotLook(t *testing.T) {
 			var answer *types.Error
 			if !errors.As(err, &answer) || answer.Code != tt.code || strings.Contains(answer.Details, "findings") {
 				t.Errorf("want code %d, got %s", tt.code, describe(err))
+			}
+		})
+	}
+}
+
+// TestChecksOfVersions: what results of an older version cannot hold, MTUs and
+// metrics, is no finding, and the record's are compared all the same.
+func TestChecksOfVersions(t *testing.T) {
+	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			n := node(t)
+			plugin := conf(t, n, map[string]string{"ipam.routes": routes4, "mtu": "1400", "macspoofchk": "true", "hairpinMode": "true"})
+			if err := n.Load([]byte(`{"cniVersion": "` + version + `", "name": "net", "plugins": [` + plugin + `]}`)); err != nil {
+				t.Fatal(err)
+			}
+			s := &scene{Node: n, t: t, a: pod1(t, n)}
+			ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+			defer cancel()
+			if _, err := n.Add(ctx, s.a); err != nil {
+				t.Fatal(describe(err))
+			}
+			if err := n.Check(ctx, s.a); err != nil {
+				t.Error(describe(err))
+			}
+			if err := route(netlink.RouteReplace, "192.0.2.0/24", "10.77.0.9", measured(50, 1300, 1300))(s); err != nil {
+				t.Fatal(err)
+			}
+			if got := findings(n.Check(ctx, s.a)); len(got) != 1 || got[0].Code != "route" {
+				t.Errorf("%+v", got)
+			}
+			if err := n.Del(ctx, s.a); err != nil {
+				t.Error(describe(err))
 			}
 		})
 	}
