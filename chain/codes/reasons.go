@@ -88,6 +88,8 @@ var Harmless = []Difference{
 	{"other tables of rules", "kube-proxy, firewalls"},
 	{"rules that were saved and loaded again", "they do the same"},
 	{"unrelated sysctls", "conntrack, buffers, rp_filter"},
+	{"forwarding off without a gateway", "the configuration asks for none, and packets stay on the bridge"},
+	{"pod's interface that was left down", "`disableContainerInterface`: the workload may turn it on"},
 	{"forwarding that was not asked for", "others on the node need it"},
 	{"IPv6 link-local addresses", "missing or more than one: no route of ADD needs them"},
 	{"temporary IPv6 addresses", "autoconfiguration in the pod is the workload's choice"},

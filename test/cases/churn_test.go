@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
@@ -37,6 +38,9 @@ func TestChecksWhileOthersComeAndGo(t *testing.T) {
 	}
 }
 
+// churnTime bounds the checks of one mode, which take some 2 s.
+const churnTime = 14 * time.Second
+
 func checks(t *testing.T, set map[string]string) {
 	const checks, byPlugin, turns = 1000, 50, 20
 	s := attached(t, set)
@@ -49,7 +53,7 @@ func checks(t *testing.T, set map[string]string) {
 	var came [2]atomic.Int64
 	others := churn(t, s, stop, &came)
 	look := s.inProcess(t)
-	ctx, cancel := context.WithTimeout(t.Context(), stepTime)
+	ctx, cancel := context.WithTimeout(t.Context(), churnTime)
 	defer cancel()
 	stdin, env := []byte(s.input()), s.Environment("CHECK", s.a)
 	done := 0
@@ -72,7 +76,7 @@ func checks(t *testing.T, set map[string]string) {
 	}
 	t.Logf("%d checks, %d ports and %d pods came and went", done, came[0].Load(), came[1].Load())
 	if done < checks || came[0].Load() == 0 || came[1].Load() == 0 {
-		t.Errorf("only %d checks, %d ports and %d pods in %s", done, came[0].Load(), came[1].Load(), stepTime)
+		t.Errorf("only %d checks, %d ports and %d pods in %s", done, came[0].Load(), came[1].Load(), churnTime)
 	}
 	s.Exec.Calls() // the others'
 	if err := s.run("DEL"); err != nil {

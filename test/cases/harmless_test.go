@@ -123,7 +123,11 @@ var harms = map[string]harm{
 		set: map[string]string{"ipMasq": "true", "macspoofchk": "true", "ipam.ranges": `[[{"subnet": "10.77.0.0/20"}], [{"subnet": "fd77::/61"}]]`}, needs: []string{"nft"},
 		happen: all(keepNft, backNft),
 	},
-	"unrelated sysctls":                 {happen: all(sysctl("host", "ipv4/conf/all/rp_filter", "1"), sysctl("host", "ipv4/conf/tb0/proxy_arp", "1"), sysctl("pod1", "ipv4/ping_group_range", "0 10"), sysctl("pod1", "ipv4/conf/eth0/arp_notify", "0"))},
+	"unrelated sysctls":                {happen: all(sysctl("host", "ipv4/conf/all/rp_filter", "1"), sysctl("host", "ipv4/conf/tb0/proxy_arp", "1"), sysctl("pod1", "ipv4/ping_group_range", "0 10"), sysctl("pod1", "ipv4/conf/eth0/arp_notify", "0"))},
+	"forwarding off without a gateway": {set: map[string]string{"isGateway": "false", "ipam.ranges": dual}, happen: all(sysctl("host", "ipv4/ip_forward", "0"), sysctl("host", "ipv6/conf/all/forwarding", "0"))},
+	"pod's interface that was left down": {set: map[string]string{"disableContainerInterface": "true", "ipam": "{}"}, happen: func(s *scene) error {
+		return errors.Join(s.run("CHECK"), linked("pod1", "eth0", "up", "")(s))
+	}},
 	"forwarding that was not asked for": {set: asked("isGateway", "false"), happen: all(sysctl("host", "ipv4/ip_forward", "1"), sysctl("host", "ipv6/conf/all/forwarding", "1"), sysctl("pod1", "ipv4/ip_forward", "1"))},
 	"IPv6 link-local addresses":         {set: asked("ipam.ranges", dual), happen: all(on("pod1", "eth0", noLinkLocal), on("host", "tb0", noLinkLocal), linked("pod1", "eth0", "address", "fe80::9/64"))},
 	"temporary IPv6 addresses":          {set: asked("ipam.ranges", dual), happen: all(sysctl("pod1", "ipv6/conf/eth0/use_tempaddr", "2"), on("pod1", "eth0", temporary))},
