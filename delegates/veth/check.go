@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -180,7 +182,7 @@ func (k *Check) mtu(host Link) {
 		if len(may) == 0 { // a result of an older version has none
 			may = []int{end.other}
 		}
-		if !slices.Contains(may, end.mtu) {
+		if !slices.Contains(may, end.mtu) && !(end.code == "pod.mtu" && k.tunedBehind()) {
 			k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.mtu))
 		}
 	}
@@ -201,6 +203,20 @@ func (k *Check) tuned() (out []int) {
 		}
 	}
 	return out
+}
+
+// tuning is where the reference's tuning keeps what it has to put back (plugins
+// v1.10.0, plugins/meta/tuning): a file an interface, with the MTU it found.
+const tuning = "/run/cni/tuning"
+
+// tunedBehind tells that a tuning of the list, behind us, set the pod's MTU. Its
+// result does not say so, and its configuration is not ours to see.
+func (k *Check) tunedBehind() bool {
+	var found struct {
+		MTU int `json:"mtu"`
+	}
+	b, err := os.ReadFile(filepath.Join(tuning, k.Call.ContainerID+"_"+k.Call.IfName+".json"))
+	return err == nil && json.Unmarshal(b, &found) == nil && found.MTU != 0
 }
 
 // oneOf is values that are as good as each other, each once.
