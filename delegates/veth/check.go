@@ -182,9 +182,10 @@ func (k *Check) mtu(host Link) {
 		if len(may) == 0 { // a result of an older version has none
 			may = []int{end.other}
 		}
-		if !slices.Contains(may, end.mtu) && !(end.code == "pod.mtu" && k.tunedBehind()) {
-			k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.mtu))
+		if slices.Contains(may, end.mtu) || end.code == "pod.mtu" && k.tunedBehind() {
+			continue
 		}
+		k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.mtu))
 	}
 }
 
