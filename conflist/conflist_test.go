@@ -107,18 +107,18 @@ func TestParse(t *testing.T) {
 
 		{"mode ptp", `{"tracewire":{"mode":"ptp"}}`, parsed(mode("ptp")), ""},
 		{"mode delegate", `{"tracewire":{"mode":"delegate"},"delegates":[{"type":"macvlan","ipam":{"type":"dhcp"}}]}`, parsed(mode("delegate"), wraps(
-			Delegate{"macvlan", json.RawMessage(`{"ipam":{"type":"dhcp"},"type":"macvlan"}`), true})), ""},
+			Delegate{"macvlan", json.RawMessage(`{"ipam":{"type":"dhcp"},"type":"macvlan"}`), true, false})), ""},
 		{"mode delegate without one", `{"tracewire":{"mode":"delegate"},"delegates":[]}`, parsed(mode("delegate")), "invalid network configuration: delegates: must have the plugin that mode delegate wraps, got []"},
 		{"mode delegate with an ipam of ours", `{"ipam":{"type":"host-local"},"tracewire":{"mode":"delegate"},"delegates":[{"type":"macvlan"}]}`, parsed(mode("delegate"), func(n *Network) { n.IPAM = "host-local" }, wraps(
-			Delegate{"macvlan", json.RawMessage(`{"type":"macvlan"}`), false})),
+			Delegate{"macvlan", json.RawMessage(`{"type":"macvlan"}`), false, false})),
 			`invalid network configuration: ipam: must stand in delegates[0]: in mode delegate tracewire makes no interface, got {"type":"host-local"}`},
-		{"delegates that are no objects", `{"delegates":[null,3,"tuning",{"type":"sbr"}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"type":"sbr"}`), false})),
+		{"delegates that are no objects", `{"delegates":[null,3,"tuning",{"type":"sbr"}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"type":"sbr"}`), false, true})),
 			"invalid network configuration: delegates[0]: must be an object, got null\ninvalid network configuration: delegates[1]: must be an object, got 3\ninvalid network configuration: delegates[2]: must be an object, got \"tuning\""},
 		{"delegates is no array", `{"delegates":{"type":"sbr"}}`, parsed(), `invalid network configuration: delegates: must be an array, got {"type":"sbr"}`},
 		{"a delegate without a type", `{"delegates":[{}]}`, parsed(), "invalid network configuration: delegates[0].type: must be the name of a plugin, got null"},
 		{"a delegate that is a path", `{"delegates":[{"type":"../sbr"}]}`, parsed(), `invalid network configuration: delegates[0].type: must be the name of a plugin, without a path, got "../sbr"`},
 		{"a delegate that is ourselves", `{"type":"tracewire","delegates":[{"type":"tracewire"}]}`, parsed(func(n *Network) { n.Type = "tracewire" }), `invalid network configuration: delegates[0].type: must not be the plugin itself: a list has one entry of it, got "tracewire"`},
-		{"capabilities of a delegate", `{"delegates":[{"type":"sbr","capabilities":["mac"]}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"capabilities":["mac"],"type":"sbr"}`), false})),
+		{"capabilities of a delegate", `{"delegates":[{"type":"sbr","capabilities":["mac"]}]}`, parsed(wraps(Delegate{"sbr", json.RawMessage(`{"capabilities":["mac"],"type":"sbr"}`), false, true})),
 			`invalid network configuration: delegates[0].capabilities: must be an object of booleans, got ["mac"]`},
 		{"no grace", `{"tracewire":{"statusGrace":"0s"}}`, parsed(func(n *Network) { n.Tracewire.StatusGrace = 0 }), ""},
 		{"negative grace", `{"tracewire":{"statusGrace":"-1s"}}`, parsed(), `invalid network configuration: tracewire.statusGrace: must be a duration such as "60s" that is not negative, got "-1s"`},

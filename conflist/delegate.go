@@ -16,6 +16,8 @@ type Delegate struct {
 	// Durable tells that what it makes may outlive this kernel: it is not known to
 	// make nothing but kernel state, or has an IPAM plugin that writes files.
 	Durable bool
+	// InPod tells that it makes nothing outside of the pod's namespace.
+	InPod bool
 }
 
 // delegated reads delegates. An entry that cannot be read is left out.
@@ -38,7 +40,7 @@ func delegated(doc *Value) (all []Delegate) {
 			v.At("type").Fail("must not be the plugin itself: a list has one entry of it")
 			continue
 		}
-		d.Conf, d.Durable = derive(doc, v), durable(d.Type, v)
+		d.Conf, d.Durable, d.InPod = derive(doc, v), durable(d.Type, v), inPod[d.Type]
 		all = append(all, d)
 	}
 	return all
@@ -85,6 +87,9 @@ var kernelOnly = map[string]bool{
 	"bandwidth": true, "bridge": true, "dummy": true, "firewall": true, "host-device": true, "ipvlan": true, "loopback": true, "macvlan": true,
 	"portmap": true, "ptp": true, "sbr": true, "tap": true, "tuning": true, "vlan": true, "vrf": true,
 }
+
+// inPod is those of them whose state is in the pod's namespace alone.
+var inPod = map[string]bool{"loopback": true, "sbr": true, "tuning": true, "vrf": true}
 
 func durable(plugin string, v *Value) bool {
 	if v.At("ipam").object() == nil {

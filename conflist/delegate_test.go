@@ -68,3 +68,12 @@ func TestDurable(t *testing.T) {
 		}
 	}
 }
+
+// TestInPod: of the reference plugins a few make nothing on the node.
+func TestInPod(t *testing.T) {
+	for plugin, want := range map[string]bool{"sbr": true, "tuning": true, "bandwidth": false, "macvlan": false, "calico": false} {
+		if all := Parse(Read([]byte(`{"delegates":[{"type":"` + plugin + `"}]}`))).Delegates; len(all) != 1 || all[0].InPod != want {
+			t.Errorf("%s: %+v, want %t", plugin, all, want)
+		}
+	}
+}

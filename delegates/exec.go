@@ -36,6 +36,8 @@ type Plugin struct {
 	Conf json.RawMessage
 	// Durable tells that what it makes may outlive this kernel.
 	Durable bool
+	// InPod tells that it makes nothing outside of the pod's namespace.
+	InPod bool
 	// Main tells that it makes the interface, and that its DEL looks for it.
 	Main bool
 }
@@ -161,6 +163,8 @@ func (p Plugin) excused(c Call, err error) string {
 		return p.Type + " failed, and nothing is known that it made"
 	case p.Main && c.Absent && (!c.Made.Known || c.Made.Steps[p.Step] == Freeing):
 		return p.Type + " failed, and the interface is gone: an earlier DEL removed it"
+	case p.InPod && c.NetNS == "":
+		return p.Type + " failed, and all that it made went with the pod's namespace"
 	}
 	return ""
 }

@@ -173,6 +173,23 @@ func TestDelThatIsExcused(t *testing.T) {
 	}
 }
 
+// TestDelAfterTheNamespace: a plugin that makes nothing outside of the pod's
+// namespace, as sbr, has nothing to remove when that is gone.
+func TestDelAfterTheNamespace(t *testing.T) {
+	for script, scripts := range map[string]map[string]string{"fails": {"fake": "exit 1"}, "is missing": nil} {
+		for netns, want := range map[string]bool{"": true, "/run/netns/c1": false} {
+			for _, inPod := range []bool{true, false} {
+				w, c := wrapped("1.0.0"), plugins(t, scripts).call()
+				w.InPod, c.NetNS = inPod, netns
+				c.Made = Made{Known: true, Steps: map[string]Ran{"delegates[0] fake": Asked}}
+				if err := w.Del(t.Context(), c); (err == nil) != (want && inPod) {
+					t.Errorf("%s, namespace %q, in the pod %t: error %v", script, netns, inPod, err)
+				}
+			}
+		}
+	}
+}
+
 // TestDelIsWrittenDown before and after: what is done is not done again.
 func TestDelIsWrittenDown(t *testing.T) {
 	f := plugins(t, map[string]string{"fake": "exit 0"})

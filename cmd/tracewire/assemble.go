@@ -102,7 +102,7 @@ func wrapped(net conflist.Network) (out []chain.Step) {
 	for i, d := range net.Delegates {
 		p := delegates.Plugin{
 			Type: d.Type, Step: fmt.Sprintf("delegates[%d] %s", i, d.Type), Conf: d.Conf,
-			Durable: d.Durable, Main: i == 0 && net.Tracewire.Mode == "delegate",
+			Durable: d.Durable, InPod: d.InPod, Main: i == 0 && net.Tracewire.Mode == "delegate",
 		}
 		out = append(out, chain.Step{Name: "delegate " + d.Type, Delegate: delegates.Wrapped{Plugin: p}})
 	}
