@@ -52,7 +52,9 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 	pairs, argsErr := conflist.ParseArgs(args)
 	s := chain.Steps{Name: net.Tracewire.Mode, Delegates: wrapped(net)}
 	if s.Name == "delegate" {
-		s.Vacant = func(a delegates.Attachment) error { return vacant(ns, a) }
+		if len(net.Delegates) > 0 && net.Delegates[0].Type != "loopback" { // which takes the interface that each namespace has
+			s.Vacant = func(a delegates.Attachment) error { return vacant(ns, a) }
+		}
 		return s, errors.Join(argsErr, doc.Err())
 	}
 	s.Leases = net.IPAM
