@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
@@ -26,10 +27,9 @@ import (
 // assemble binds the rooms together for one operation. ns is nil on DEL, which
 // works from the host.
 func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
-	state := o.net.Tracewire.StateDir
-	l := &locks{state: state, need: ns != nil}
+	l := &locks{state: o.net.Tracewire.StateDir, need: ns != nil}
 	return &chain.Chain{
-		Records: cache.Dir{Path: filepath.Join(state, "attachments"), Sync: o.net.Tracewire.Sync},
+		Records: o.records(),
 		Boot:    o.boot,
 		Start:   o.start,
 		Lock:    l.attachment,
@@ -112,7 +112,8 @@ func wrapped(net conflist.Network) (out []chain.Step) {
 }
 
 // sandbox finds the namespace that ADD was given, at the path of the DEL or of
-// the record. Without a record it is the path's, whichever is there.
+// the record. Without a record it is the path's, whichever is there, unless the
+// interface is another attachment's.
 func (o *operation) sandbox(r cache.Record, a delegates.Attachment, path string) (netns string, absent bool) {
 	for _, at := range []string{path, r.NetNS} {
 		if here, absent := o.at(at, r, a); here {
@@ -130,11 +131,28 @@ func (o *operation) at(path string, r cache.Record, a delegates.Attachment) (her
 		return false, true
 	}
 	defer p.Close()
-	if r.State != cache.None && (r.Boot != o.boot || r.Cookie != 0 && p.Cookie != r.Cookie) {
+	if !o.proven(p, r, a) {
 		return false, true
 	}
 	_, err = p.Conn().Index(a.IfName)
 	return true, veth.Gone(err)
+}
+
+// proven tells whether a namespace is the one that ADD was given, as far as the
+// record goes. Without one, the interface may be of no other attachment that has
+// a record: an ADD of a second one was refused, and its DEL is not to take it.
+func (o *operation) proven(p *veth.Namespace, r cache.Record, a delegates.Attachment) bool {
+	if r.State != cache.None {
+		return r.Boot == o.boot && (r.Cookie == 0 || p.Cookie == r.Cookie)
+	}
+	all, _ := o.records().List()
+	return p.Cookie == 0 || !slices.ContainsFunc(all, func(other cache.Stored) bool {
+		return other.Boot == o.boot && other.Cookie == p.Cookie && other.IfName == a.IfName
+	})
+}
+
+func (o *operation) records() cache.Dir {
+	return cache.Dir{Path: filepath.Join(o.net.Tracewire.StateDir, "attachments"), Sync: o.net.Tracewire.Sync}
 }
 
 // locks is the locks of one operation. Where the state directory is missing, or

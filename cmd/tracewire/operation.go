@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -122,7 +123,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	if !veth.ValidName(a.IfName) {
 		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
-	before, err := o.before()
+	before, err := o.before(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -146,10 +147,13 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 }
 
 // before is the result of the plugins before us in the list. Only what makes no
-// interface itself can go on from it.
-func (o *operation) before() (*types100.Result, error) {
+// interface itself can go on from it, and none of them may be an entry of ours.
+func (o *operation) before(ctx context.Context, a *skel.CmdArgs) (*types100.Result, error) {
 	if len(o.net.Prev) == 0 {
 		return nil, nil
+	}
+	if err := o.second(ctx, o.call(a).Attachment); err != nil {
+		return nil, err
 	}
 	if o.net.Tracewire.Mode != "delegate" {
 		return nil, conflist.Invalid("prevResult", o.net.Prev, "must be absent: in mode "+o.net.Tracewire.Mode+" tracewire is the first plugin of its list, and has one entry in it")
@@ -159,6 +163,34 @@ func (o *operation) before() (*types100.Result, error) {
 		return nil, conflist.Invalid("prevResult", o.net.Prev, err.Error())
 	}
 	return r, nil
+}
+
+// second is an error when an entry before us in the list is ours too: the
+// attachment has the record of its ADD. A record of our own entry, or one of
+// what is dead, is the chain's to judge.
+func (o *operation) second(ctx context.Context, a delegates.Attachment) error {
+	r, err := o.records().Read(a)
+	if err != nil || r.State != cache.Attached || r.Boot != o.boot {
+		return nil
+	}
+	doc := conflist.Read(r.Conf)
+	first := conflist.Parse(doc)
+	if len(first.Prev) > 0 && bytes.Equal(conflist.Lasting(doc), conflist.Lasting(o.doc)) {
+		return nil
+	}
+	if alive, err := o.alive(ctx, r); err != nil || !alive {
+		return nil
+	}
+	return conflist.Invalid("type", o.net.Type, fmt.Sprintf("must stand once in a list: the entry in %s made this attachment, and one in %s comes behind it", entry(first), entry(o.net)))
+}
+
+// entry names an entry of ours in a list, by what it makes.
+func entry(n conflist.Network) string {
+	types := make([]string, len(n.Delegates))
+	for i, d := range n.Delegates {
+		types[i] = d.Type
+	}
+	return strings.TrimSuffix("mode "+n.Tracewire.Mode+" with "+strings.Join(types, ", "), " with ")
 }
 
 // accept turns ADD's result into the version that was asked for.

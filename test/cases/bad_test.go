@@ -69,9 +69,14 @@ var bad = []input{
 	{name: "vlan", set: map[string]string{"vlan": `4095`}, code: 7, names: []string{"vlan", "4095"}},
 	{name: "trunk", set: map[string]string{"vlanTrunk": `[{"minID": 9}]`}, code: 7, names: []string{"vlanTrunk[0]", "maxID"}},
 	{name: "disableContainerInterface", set: map[string]string{"disableContainerInterface": `true`}, code: 7, names: []string{"disableContainerInterface", "ipam"}},
-	// Keys that a coming version serves.
-	{name: "delegates", set: map[string]string{"delegates": `[{"type": "../bandwidth"}]`}, code: 7, names: []string{"delegates[0].type", "../bandwidth"}},
-	{name: "mode delegate", set: map[string]string{"tracewire.mode": `"delegate"`}, code: 7, names: []string{"delegates: must have", "ipam: must stand in delegates[0]"}},
+	// Delegates.
+	{name: "delegates is an object", set: map[string]string{"delegates": `{"type": "bandwidth"}`}, code: 7, names: []string{"delegates", "bandwidth"}},
+	{name: "delegate without a type", set: map[string]string{"delegates": `[{"ingressRate": 1}]`}, code: 7, names: []string{"delegates[0].type"}},
+	{name: "path as delegate", set: map[string]string{"delegates": `[{"type": "../bandwidth"}]`}, code: 7, names: []string{"delegates[0].type", "../bandwidth"}},
+	{name: "ourselves as delegate", set: map[string]string{"delegates": `[{"type": "tuning"}, {"type": "tracewire"}]`}, code: 7, names: []string{"delegates[1].type", "tracewire"}},
+	{name: "delegate that is not there", set: map[string]string{"delegates": `[{"type": "nonesuch"}]`}, code: 105, names: []string{"nonesuch"}},
+	{name: "mode delegate without delegates", set: map[string]string{"tracewire.mode": `"delegate"`, "ipam": ""}, code: 7, names: []string{"delegates", "mode delegate"}},
+	{name: "mode delegate with ipam", set: map[string]string{"tracewire.mode": `"delegate"`, "delegates": `[{"type": "macvlan"}]`}, code: 7, names: []string{"ipam", "delegates[0]"}},
 	{name: "unknown mode", set: map[string]string{"tracewire.mode": `"vpn"`}, code: 7, names: []string{"tracewire.mode", `"vpn"`}},
 	// Addresses.
 	{name: "type of ipam", set: map[string]string{"ipam": `"host-local"`}, code: 7, names: []string{"ipam", `"host-local"`}},

@@ -132,8 +132,8 @@ type life struct {
 	*attach.Node
 	wrapping
 	attachment attach.Attachment
-	rules      string // that the plugins keep, after the first life
-	ran        int    // times that our plugin was run
+	rules      string         // that the plugins keep, after the first life
+	ran        map[string]int // times that our plugin was run, by verb
 	dnsmasq    <-chan string
 }
 
@@ -143,7 +143,7 @@ func TestWrapped(t *testing.T) {
 	for _, w := range wrappings {
 		t.Run(w.name, func(t *testing.T) {
 			netns.Need(t, w.needs...)
-			l := &life{Node: node(t), wrapping: w}
+			l := &life{Node: node(t), wrapping: w, ran: map[string]int{}}
 			if w.ready != nil {
 				w.ready(t, l)
 			}
@@ -191,7 +191,7 @@ func (l *life) end(t *testing.T, name string, before []string) {
 		if c.Plugin != "tracewire" {
 			continue
 		}
-		l.ran++
+		l.ran[c.Verb]++
 		if err := c.Sound(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
