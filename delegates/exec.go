@@ -223,7 +223,17 @@ func (p Plugin) run(ctx context.Context, verb string, c Call, conf []byte) (out 
 		out, err = p.exec(ctx, path, environ(ctx, verb, c), conf)
 		return err
 	}})
+	if verb == "ADD" && neverRan(err) {
+		err = errors.Join(err, p.noted(c, Freed))
+	}
 	return out, err
+}
+
+// neverRan tells that the kernel did not start the executable: it made nothing,
+// and its DEL could not be started either.
+func neverRan(err error) bool {
+	var perr *fs.PathError
+	return errors.As(err, &perr) && perr.Op == "fork/exec"
 }
 
 // half leaves half of the time to whoever comes after a plugin that hangs.

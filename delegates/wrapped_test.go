@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -222,5 +224,23 @@ func TestCheckOfAPlugin(t *testing.T) {
 		if got := fmt.Sprint(wrapped("1.0.0").Check(t.Context(), f.call())); got != want {
 			t.Errorf("%s: %s, want %s", script, got, want)
 		}
+	}
+}
+
+// TestExecutableThatNeverRan: one that the kernel does not start has made
+// nothing, and is not asked to remove it.
+func TestExecutableThatNeverRan(t *testing.T) {
+	f := plugins(t, map[string]string{"fake": "exit 0"})
+	if err := os.Chmod(filepath.Join(string(f), "fake"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, j := f.call(), &journal{}
+	c.Journal = j
+	if _, err := wrapped("1.0.0").Add(t.Context(), c); !errors.Is(err, unix.EACCES) {
+		t.Errorf("error %v", err)
+	}
+	want := []string{"asked delegates[0] fake durable false", "begin exec", "freed delegates[0] fake durable false"}
+	if diff := cmp.Diff(want, j.phases); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
