@@ -46,7 +46,7 @@ func (n *Node) Kernel() (string, error) {
 
 func (n *Node) learnMACs(host []netlink.Link) {
 	for _, l := range host {
-		if l.Type() == "bridge" {
+		if l.Type() == "bridge" || l.Type() == "ifb" {
 			n.macs[l.Attrs().HardwareAddr.String()] = "MAC of " + l.Attrs().Name
 		}
 	}
