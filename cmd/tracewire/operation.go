@@ -186,11 +186,11 @@ func (o *operation) second(ctx context.Context, a delegates.Attachment) error {
 
 // entry names an entry of ours in a list, by what it makes.
 func entry(n conflist.Network) string {
-	types := make([]string, len(n.Delegates))
+	plugins := make([]string, len(n.Delegates))
 	for i, d := range n.Delegates {
-		types[i] = d.Type
+		plugins[i] = d.Type
 	}
-	return strings.TrimSuffix("mode "+n.Tracewire.Mode+" with "+strings.Join(types, ", "), " with ")
+	return strings.TrimSuffix("mode "+n.Tracewire.Mode+" with "+strings.Join(plugins, ", "), " with ")
 }
 
 // accept turns ADD's result into the version that was asked for.

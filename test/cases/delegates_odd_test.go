@@ -152,7 +152,7 @@ func parents(t *testing.T, dir, traceID string) {
 
 // pipe is a named pipe that a plugin holds open as long as it lives, and its
 // children too: "up" tells that it runs.
-func pipe(t *testing.T, dir string) (up func(), gone func()) {
+func pipe(t *testing.T, dir string) (up, gone func()) {
 	t.Helper()
 	path := filepath.Join(dir, "pipe")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -357,8 +357,9 @@ func TestSecondEntry(t *testing.T) {
 				t.Error(describe(err))
 			}
 			nothingLeft(t, n)
-			if _, err := n.Add(ctx, a); expected(err, "7 must stand once in a list", n.Normal) != nil {
-				t.Errorf("the list: %v", err)
+			_, err = n.Add(ctx, a)
+			if problem := expected(err, "7 must stand once in a list", n.Normal); problem != nil {
+				t.Errorf("the list: %v", problem)
 			}
 			if err := n.Del(ctx, a); err != nil {
 				t.Error(describe(err))
