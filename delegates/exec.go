@@ -131,14 +131,20 @@ func (p Plugin) Del(ctx context.Context, c Call) error {
 	if err == nil {
 		_, err = p.with(ctx, "DEL", c)
 	}
-	if why := p.excused(c, err); why != "" {
-		trace.Warn(ctx, why, trace.KeyError.String(err.Error()))
-		err = nil
-	}
-	if err != nil {
+	if err := p.excuse(ctx, c, err); err != nil {
 		return err
 	}
 	return p.noted(c, Freed)
+}
+
+// excuse is the error of a DEL, or a warning where it is excused.
+func (p Plugin) excuse(ctx context.Context, c Call, err error) error {
+	why := p.excused(c, err)
+	if why == "" {
+		return err
+	}
+	trace.Warn(ctx, why, trace.KeyError.String(err.Error()))
+	return nil
 }
 
 // noted writes down how far the plugin came.

@@ -9,7 +9,12 @@ import (
 
 // Wrapped is a plugin of the configuration's delegates. Its answer replaces the
 // result so far.
-type Wrapped struct{ Plugin }
+type Wrapped struct {
+	Plugin
+	// IPAM is the type of the IPAM plugin that it asks for addresses; empty where
+	// it is not Main, or asks none.
+	IPAM string
+}
 
 // Add implements Delegate. An answer that lost something of the result so far
 // is an error.
@@ -27,6 +32,20 @@ func (w Wrapped) Add(ctx context.Context, c Call) (*types100.Result, error) {
 		keepInterfaces(c.Before, r)
 	}
 	return r, w.kept(c.Before, r)
+}
+
+// Del implements Delegate. A plugin that is told of no namespace may end before
+// it asks its IPAM plugin to free the address, as host-device does: that one is
+// asked by us, before.
+func (w Wrapped) Del(ctx context.Context, c Call) error {
+	if w.IPAM != "" && c.NetNS == "" && c.Made.To(w.Step) {
+		leases := Plugin{Type: w.IPAM, Step: w.Step, Conf: w.Conf}
+		_, err := leases.with(ctx, "DEL", c)
+		if err := leases.excuse(ctx, c, err); err != nil {
+			return err
+		}
+	}
+	return w.Plugin.Del(ctx, c)
 }
 
 // kept is an error where an answer lost an interface or an address.

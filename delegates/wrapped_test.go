@@ -19,7 +19,7 @@ import (
 
 // wrapped is a delegate that is given a configuration of its own.
 func wrapped(version string) Wrapped {
-	return Wrapped{Plugin{Type: "fake", Step: "delegates[0] fake", Conf: json.RawMessage(`{"cniVersion":"` + version + `","name":"net","type":"fake"}`)}}
+	return Wrapped{Plugin: Plugin{Type: "fake", Step: "delegates[0] fake", Conf: json.RawMessage(`{"cniVersion":"` + version + `","name":"net","type":"fake"}`)}}
 }
 
 // TestWrappedAnswers: an answer replaces the result so far, and has to keep
@@ -189,6 +189,40 @@ func TestDelAfterTheNamespace(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestAddressAfterTheNamespace: the address is freed, and first, where the
+// plugin might end before it.
+func TestAddressAfterTheNamespace(t *testing.T) {
+	known := Made{Known: true, Steps: map[string]Ran{"delegates[0] fake": Asked}}
+	for _, tt := range []struct {
+		name, netns, leases string
+		made                Made
+		want                string // what was run
+		failed              bool
+	}{
+		{"gone", "", "exit 0", known, "leases\nfake\n", false},
+		{"there", "/run/netns/c1", "exit 0", known, "fake\n", false},
+		{"freed already", "", "exit 0", Made{Known: true, Steps: map[string]Ran{"delegates[0] fake": Freed}}, "", false},
+		{"IPAM fails", "", "exit 1", known, "leases\n", true},
+		{"IPAM fails, and nothing is known", "", "exit 1", Made{}, "leases\nfake\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			const note = `echo ${0##*/} >> ${0%/*}/runs; `
+			f := plugins(t, map[string]string{"fake": note, "leases": note + tt.leases, "runs": ""})
+			if err := os.WriteFile(filepath.Join(string(f), "runs"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w, c := wrapped("1.0.0"), f.call()
+			w.Main, w.IPAM, c.NetNS, c.Made = true, "leases", tt.netns, tt.made
+			if err := w.Del(t.Context(), c); (err != nil) != tt.failed {
+				t.Errorf("error %v", err)
+			}
+			if got := f.read(t, "runs"); got != tt.want {
+				t.Errorf("ran %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

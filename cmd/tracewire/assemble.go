@@ -106,7 +106,11 @@ func wrapped(net conflist.Network) (out []chain.Step) {
 			Type: d.Type, Step: fmt.Sprintf("delegates[%d] %s", i, d.Type), Conf: d.Conf,
 			Durable: d.Durable, InPod: d.InPod, Main: i == 0 && net.Tracewire.Mode == "delegate",
 		}
-		out = append(out, chain.Step{Name: "delegate " + d.Type, Delegate: delegates.Wrapped{Plugin: p}})
+		w := delegates.Wrapped{Plugin: p}
+		if p.Main {
+			w.IPAM = conflist.Read(d.Conf).At("ipam").At("type").Text()
+		}
+		out = append(out, chain.Step{Name: "delegate " + d.Type, Delegate: w})
 	}
 	return out
 }

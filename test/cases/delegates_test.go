@@ -95,6 +95,7 @@ var wrappings = []wrapping{
 	{name: "ptp", set: alone(`{"type": "ptp", "ipam": ` + hostLocal + `}`), seen: every(kind("veth"), reaches("10.77.0.1"))},
 	{name: "bridge", set: alone(`{"type": "bridge", "bridge": "rb0", "isGateway": true, "ipam": ` + hostLocal + `}`), seen: reaches("10.77.0.1")},
 	{name: "host-device", set: alone(`{"type": "host-device", "device": "hd0", "ipam": ` + static + `}`), lend: device, seen: kind("veth"), gone: []string{"host/hd0", "host/hd0-peer"}},
+	{name: "host-device and host-local", set: alone(`{"type": "host-device", "device": "hd0", "ipam": ` + hostLocal + `}`), lend: device, seen: kind("veth"), gone: []string{"host/hd0", "host/hd0-peer"}},
 	{name: "loopback", set: alone(`{"type": "loopback"}`), ifName: "lo", seen: reaches("127.0.0.1")},
 	{name: "behind ptp", first: `{"type": "ptp", "ipam": ` + hostLocal + `}`, set: alone(tuned, shaped), seen: every(tunedPod, shapedPod), debris: []string{"tuning/c1_eth0.json"}},
 
