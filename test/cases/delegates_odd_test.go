@@ -409,3 +409,27 @@ func TestCnitool(t *testing.T) {
 		t.Errorf("%s%v", spans, err)
 	}
 }
+
+// TestReadmeExample: the list in mode delegate that the README has does what it
+// says there.
+func TestReadmeExample(t *testing.T) {
+	b, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(b), "```json\n")
+	list, _, _ = strings.Cut(list, "```")
+	const ours = `"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log/tracewire.jsonl"}, `
+	l := &life{Node: node(t)}
+	outside(t, l)
+	list = strings.NewReplacer(`"eth1"`, `"up-out"`, `"type": "host-local",`, `"type": "host-local", "dataDir": "@DIR@/ipam",`, `"tracewire": {`, `"tracewire": {`+ours).Replace(list)
+	if err := l.Load([]byte(list)); err != nil {
+		t.Fatalf("%v: %s", err, list)
+	}
+	l.attachment = pod1(t, l.Node)
+	l.attachment.Capabilities = map[string]any{"mac": "02:00:00:00:00:07"}
+	l.seen = every(kind("macvlan"), reaches("10.77.0.1"))
+	l.set = map[string]string{"delegates": `[{"type": "macvlan"}, {"type": "tuning"}]`}
+	l.usual(t)
+	nothingLeft(t, l.Node)
+}

@@ -35,7 +35,7 @@ func TestReadmeTables(t *testing.T) {
 	}
 	for _, key := range []string{"stateDir", "log.path", "log.level", "spool.dir", "spool.maxBytes", "timeout", "ipamExec", "sync", "syncDelete", "removeBridge", "statusGrace", "statusOnExhaustion", "mode",
 		"bridge", "isGateway", "isDefaultGateway", "forceAddress", "mtu", "hairpinMode", "promiscMode", "portIsolation", "enabledad", "macspoofchk",
-		"ipMasq", "ipMasqBackend", "vlan", "vlanTrunk", "preserveDefaultVlan", "disableContainerInterface", "dns", "ipam"} {
+		"ipMasq", "ipMasqBackend", "vlan", "vlanTrunk", "preserveDefaultVlan", "disableContainerInterface", "dns", "ipam", "delegates", "capabilities"} {
 		rows = append(rows, "| `"+key+"` |")
 	}
 	for _, row := range rows {
