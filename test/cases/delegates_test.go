@@ -91,7 +91,7 @@ var wrappings = []wrapping{
 	{name: "macvlan", set: alone(`{"type": "macvlan", "master": "up-out", "ipam": ` + hostLocal + `}`), ready: outside, seen: every(kind("macvlan"), reaches("10.77.0.1"))},
 	{name: "macvlan static", set: alone(`{"type": "macvlan", "master": "up-out", "ipam": ` + static + `}`), ready: outside, seen: reaches("10.77.0.1")},
 	{name: "macvlan dhcp", needs: []string{"dnsmasq"}, set: alone(`{"type": "macvlan", "master": "up-out", "ipam": ` + dhcp + `}`), ready: serveDHCP, seen: reaches("10.77.0.1"), after: released},
-	{name: "macvlan and tuning", set: alone(`{"type": "macvlan", "master": "up-out", "ipam": `+hostLocal+`}`, tuned), ready: outside, seen: every(tunedPod, reaches("10.77.0.1")), debris: []string{"tuning/c1_eth0.json"}},
+	{name: "macvlan and tuning", set: alone(`{"type": "macvlan", "master": "up-out", "ipam": `+hostLocal+`}`, `{"type": "tuning", "dataDir": "@DIR@/tuning", "mtu": 1300}`), ready: outside, seen: every(mtu(1300), reaches("10.77.0.1")), debris: []string{"tuning/c1_eth0.json"}},
 	{name: "ptp", set: alone(`{"type": "ptp", "ipam": ` + hostLocal + `}`), seen: every(kind("veth"), reaches("10.77.0.1"))},
 	{name: "bridge", set: alone(`{"type": "bridge", "bridge": "rb0", "isGateway": true, "ipam": ` + hostLocal + `}`), seen: reaches("10.77.0.1")},
 	{name: "host-device", set: alone(`{"type": "host-device", "device": "hd0", "ipam": ` + static + `}`), lend: device, seen: kind("veth"), gone: []string{"host/hd0", "host/hd0-peer"}},
@@ -104,7 +104,7 @@ var wrappings = []wrapping{
 	{name: "bandwidth that we do not declare", set: also(with(`{"type": "bandwidth", "capabilities": {"bandwidth": true}}`), "capabilities", `{"mac": true}`), caps: limits, seen: unshaped},
 	{name: "bandwidth that it does not declare", set: with(`{"type": "bandwidth"}`), caps: limits, seen: unshaped},
 	{name: "tuning", set: with(tuned), seen: every(tunedPod, reaches("10.77.0.1")), debris: []string{"tuning/c1_eth0.json"}},
-	{name: "tuning twice", set: with(`{"type": "tuning", "dataDir": "@DIR@/tuning", "mac": "02:00:00:00:00:07"}`, `{"type": "tuning", "dataDir": "@DIR@/tuning", "mtu": 1300}`), seen: twicePod, debris: []string{"tuning/c1_eth0.json"}},
+	{name: "tuning twice", set: with(`{"type": "tuning", "dataDir": "@DIR@/tuning", "mac": "02:00:00:00:00:07"}`, `{"type": "tuning", "dataDir": "@DIR@/tuning", "mtu": 1300}`), seen: every(mtu(1300), mac("02:00:00:00:00:07")), debris: []string{"tuning/c1_eth0.json"}},
 	{name: "firewall", needs: []string{"iptables", "nft"}, set: with(`{"type": "firewall", "backend": "iptables"}`), seen: rule("CNI-FORWARD", "10.77.0."), stays: []string{"CNI-FORWARD", "CNI-ADMIN"}},
 	{name: "portmap iptables", needs: []string{"iptables", "nft"}, set: with(`{"type": "portmap", "backend": "iptables", "snat": true, "capabilities": {"portMappings": true}}`), caps: publish, seen: published, stays: []string{"CNI-HOSTPORT-"}},
 	{name: "portmap nftables", needs: []string{"nft"}, set: with(`{"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}}`), caps: publish, seen: published},
@@ -132,6 +132,7 @@ var lives = []struct {
 type life struct {
 	*attach.Node
 	wrapping
+	version    string // of the list, where it is not 1.1.0
 	attachment attach.Attachment
 	rules      string         // that the plugins keep, after the first life
 	ran        map[string]int // times that our plugin was run, by verb
@@ -159,6 +160,44 @@ func TestWrapped(t *testing.T) {
 	}
 }
 
+// TestVersionsOfDelegates: each has the version of the list, results of old ones
+// included, whose DEL and CHECK have less to go on.
+func TestVersionsOfDelegates(t *testing.T) {
+	netns.Need(t, "nft")
+	chained := with(tuned, shaped, `{"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}}`)
+	main := alone(`{"type": "ptp", "ipam": ` + hostLocal + `}`)
+	for _, tt := range []struct {
+		version string
+		set     map[string]string
+		caps    map[string]any
+		seen    look
+	}{
+		{"0.1.0", main, nil, reaches("10.77.0.1")}, {"0.2.0", main, nil, reaches("10.77.0.1")}, {"0.3.1", main, nil, reaches("10.77.0.1")},
+		{"0.3.1", chained, publish, every(tunedPod, shapedPod, published)}, {"0.4.0", chained, publish, every(tunedPod, shapedPod, published)},
+		{"1.0.0", chained, publish, every(tunedPod, shapedPod, published)},
+	} {
+		t.Run(tt.version+" "+tt.set["tracewire.mode"], func(t *testing.T) {
+			l := &life{Node: node(t), wrapping: wrapping{needs: []string{"nft"}, set: tt.set, caps: tt.caps, seen: tt.seen}, version: tt.version, ran: map[string]int{}}
+			for name, live := range map[string]func(*testing.T){"no result": l.forgotten, "as usual": func(t *testing.T) {
+				l.added(t)
+				ctx, cancel := context.WithTimeout(t.Context(), stepTime)
+				defer cancel()
+				if err := l.Check(ctx, l.attachment); err != nil && tt.version >= "0.4.0" { // older ones have none
+					t.Errorf("CHECK: %s", describe(err))
+				}
+				l.deleted(t)
+				l.deleted(t)
+			}} {
+				l.begin(t)
+				before := l.left(t)
+				live(t)
+				l.end(t, name, before)
+			}
+			told(t, l.Node, l.ran)
+		})
+	}
+}
+
 // begin makes the pod of a life.
 func (l *life) begin(t *testing.T) {
 	t.Helper()
@@ -176,11 +215,14 @@ func (l *life) begin(t *testing.T) {
 // load makes a list of ours, behind first.
 func (l *life) load(t *testing.T, set map[string]string) {
 	t.Helper()
-	entries := conf(t, l.Node, set)
+	entries, version := conf(t, l.Node, set), "1.1.0"
+	if l.version != "" {
+		version = l.version
+	}
 	if l.first != "" {
 		entries = l.first + "," + entries
 	}
-	if err := l.Load([]byte(`{"cniVersion": "1.1.0", "name": "net", "plugins": [` + entries + `]}`)); err != nil {
+	if err := l.Load([]byte(`{"cniVersion": "` + version + `", "name": "net", "plugins": [` + entries + `]}`)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -496,12 +538,10 @@ func eth0(t *testing.T, n *attach.Node) (l netlink.Link) {
 // tunedPod has what tuning was asked for, and the result tells of it.
 func tunedPod(t *testing.T, n *attach.Node, r *types100.Result) {
 	t.Helper()
-	const mac = "02:00:00:00:00:07"
-	if a := eth0(t, n).Attrs(); a.HardwareAddr.String() != mac || a.MTU != 1400 {
-		t.Errorf("eth0 has MAC %s, MTU %d", a.HardwareAddr, a.MTU)
-	}
-	if i := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Mac == mac }); i < 0 {
-		t.Errorf("the result has no interface with MAC %s", mac)
+	const address = "02:00:00:00:00:07"
+	every(mtu(1400), mac(address))(t, n, r)
+	if i := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Mac == address }); i < 0 {
+		t.Errorf("the result has no interface with MAC %s", address)
 	}
 	err := n.In("pod1", func() error {
 		b, err := os.ReadFile("/proc/sys/net/ipv4/conf/eth0/log_martians")
@@ -515,11 +555,21 @@ func tunedPod(t *testing.T, n *attach.Node, r *types100.Result) {
 	}
 }
 
-// twicePod is tuned by two entries of one type: the later one counts.
-func twicePod(t *testing.T, n *attach.Node, _ *types100.Result) {
-	t.Helper()
-	if a := eth0(t, n).Attrs(); a.HardwareAddr.String() != "02:00:00:00:00:07" || a.MTU != 1300 {
-		t.Errorf("eth0 has MAC %s, MTU %d", a.HardwareAddr, a.MTU)
+func mtu(want int) look {
+	return func(t *testing.T, n *attach.Node, _ *types100.Result) {
+		t.Helper()
+		if got := eth0(t, n).Attrs().MTU; got != want {
+			t.Errorf("eth0 has MTU %d, want %d", got, want)
+		}
+	}
+}
+
+func mac(want string) look {
+	return func(t *testing.T, n *attach.Node, _ *types100.Result) {
+		t.Helper()
+		if got := eth0(t, n).Attrs().HardwareAddr.String(); got != want {
+			t.Errorf("eth0 has MAC %s, want %s", got, want)
+		}
 	}
 }
 
