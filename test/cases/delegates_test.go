@@ -125,7 +125,8 @@ var lives = []struct {
 	{"DEL without CNI_NETNS", (*life).blind},
 	{"the namespace is gone", (*life).orphaned},
 	{"DEL without libcni's result", (*life).forgotten},
-	{"once more", (*life).usual},
+	{"the record is lost", (*life).unrecorded},
+	{"added twice", (*life).twice},
 }
 
 // life is a wrapping on a node.
@@ -448,6 +449,38 @@ func (l *life) forgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.attachment.Capabilities = nil
+	l.deleted(t)
+}
+
+// unrecorded is a DEL that has libcni's result, and no record.
+func (l *life) unrecorded(t *testing.T) {
+	l.added(t)
+	if err := os.RemoveAll(filepath.Join(l.Dir, "state", "attachments")); err != nil {
+		t.Fatal(err)
+	}
+	l.deleted(t)
+	l.deleted(t)
+}
+
+// twice is an ADD of what is there, which changes nothing.
+func (l *life) twice(t *testing.T) {
+	if l.first != "" {
+		return // what stands before us fails before
+	}
+	l.added(t)
+	before := l.left(t)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTime)
+	defer cancel()
+	_, err := l.Add(ctx, l.attachment)
+	if problem := expected(err, "102 attachment exists", l.Normal); problem != nil {
+		t.Errorf("second ADD: %v", problem)
+	}
+	if diff := cmp.Diff(before, l.left(t)); diff != "" {
+		t.Errorf("second ADD: -before +after\n%s", diff)
+	}
+	if err := expected(l.Check(ctx, l.attachment), l.check, l.Normal); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
 	l.deleted(t)
 }
 
