@@ -144,7 +144,15 @@ func (w *wiring) known() bool {
 	return len(own) == 1 && w.Result.Interfaces[atPod].Mac == veth.PodMAC(w.Call.String(), own).String()
 }
 
+// lease asks for addresses through the interface, which dhcp does once: a packet
+// that comes before the port forwards is lost, and the next goes 10 s later.
 func (w *wiring) lease(ctx context.Context) error {
+	if err := w.TurnOn(ctx, w.Conf.DAD); err != nil {
+		return err
+	}
+	if _, err := w.Host.WaitPort(ctx, w.HostIndex, portPatience); err != nil {
+		return err
+	}
 	return w.Lease(ctx, func(answer *types100.Result) error { return address(w.Result, w.Conf, answer) })
 }
 

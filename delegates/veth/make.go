@@ -159,6 +159,14 @@ func (w *Wire) Up(ctx context.Context, how Addressing) error {
 	})
 }
 
+// TurnOn turns the pod's end on, before it has addresses.
+func (w *Wire) TurnOn(ctx context.Context, dad bool) error {
+	return w.Pod.Do(func() error {
+		Soft(ctx, announce(w.Call.IfName, false, dad)...)
+		return w.Pod.Conn().AddAddresses(w.PodIndex, Addressing{Up: true})
+	})
+}
+
 // announce is the settings that must be there before the interface comes up.
 func announce(ifname string, v6, dad bool) []Sysctl {
 	conf := "ipv6/conf/" + ifname
