@@ -29,8 +29,9 @@ func serveDHCP(t *testing.T, l *life) {
 		}
 	})
 	err := l.In("out", func() error {
-		l.dnsmasq = started(t, nil, "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--port=0", "--interface=up0", "--no-ping",
-			"--dhcp-authoritative", "--dhcp-range=10.77.0.2,10.77.0.99", "--log-dhcp", "--log-facility=-", "--dhcp-leasefile="+leases)
+		l.dnsmasq = started(t, nil, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--port=0", "--interface=up0", "--no-ping",
+			// In the foreground for good: to give up rights, as it does else, would also let it outlive us.
+			"--dhcp-authoritative", "--dhcp-range=10.77.0.2,10.77.0.99", "--log-dhcp", "--dhcp-leasefile="+leases)
 		return nil
 	})
 	if err != nil {
