@@ -1,9 +1,11 @@
 package delegates
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
@@ -30,6 +32,8 @@ func (w Wrapped) Add(ctx context.Context, c Call) (*types100.Result, error) {
 	case noInterfaces(version):
 		r.Interfaces = c.Before.Interfaces
 		keepInterfaces(c.Before, r)
+	case version != types100.ImplementedSpecVersion:
+		keepNewer(c.Before, r)
 	}
 	return r, w.kept(c.Before, r)
 }
@@ -107,6 +111,25 @@ func keepInterfaces(before, after *types100.Result) {
 			if old.Address.String() == ip.Address.String() {
 				ip.Interface = old.Interface
 			}
+		}
+	}
+}
+
+// keepNewer gives interfaces and routes what they had before and a version
+// below 1.1.0 cannot hold: the plugin never saw it.
+func keepNewer(before, after *types100.Result) {
+	for _, i := range after.Interfaces {
+		if at := slices.IndexFunc(before.Interfaces, same(i)); at >= 0 {
+			old := before.Interfaces[at]
+			i.Mtu, i.SocketPath, i.PciID = cmp.Or(i.Mtu, old.Mtu), cmp.Or(i.SocketPath, old.SocketPath), cmp.Or(i.PciID, old.PciID)
+		}
+	}
+	for _, r := range after.Routes {
+		at := slices.IndexFunc(before.Routes, func(o *types.Route) bool { return o.Dst.String() == r.Dst.String() && o.GW.Equal(r.GW) })
+		if at >= 0 {
+			old := before.Routes[at]
+			r.MTU, r.AdvMSS, r.Priority = cmp.Or(r.MTU, old.MTU), cmp.Or(r.AdvMSS, old.AdvMSS), cmp.Or(r.Priority, old.Priority)
+			r.Table, r.Scope = cmp.Or(r.Table, old.Table), cmp.Or(r.Scope, old.Scope)
 		}
 	}
 }
