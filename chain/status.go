@@ -46,8 +46,8 @@ func (c *Chain) Status(ctx context.Context, call delegates.Call, v *Verdict) err
 // for less, so it is only where all of them call it that.
 func unavailable(errs []error) error {
 	joined, kind := errors.Join(errs...), ErrLimited
-	if joined == nil {
-		return nil
+	if joined == nil || errors.Is(joined, context.DeadlineExceeded) || errors.Is(joined, context.Canceled) {
+		return joined // who had no time to look knows nothing of the next ADD
 	}
 	for _, err := range errs {
 		var answer *types.Error

@@ -178,7 +178,7 @@ func (p Plugin) excused(c Call, err error) string {
 // later tells that a plugin asks to be tried again, or ran out of time.
 func later(err error) bool {
 	var e *types.Error
-	return errors.As(err, &e) && e.Code == types.ErrTryAgainLater || errors.Is(err, context.DeadlineExceeded)
+	return errors.As(err, &e) && e.Code == types.ErrTryAgainLater || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // Check implements Delegate. What the plugin itself found is a finding; an

@@ -30,8 +30,9 @@ func (w Wrapped) Add(ctx context.Context, c Call) (*types100.Result, error) {
 	case c.Before == nil:
 		return r, w.points(r)
 	case noInterfaces(version):
-		r.Interfaces = c.Before.Interfaces
+		r.Interfaces = slices.Clone(c.Before.Interfaces)
 		keepInterfaces(c.Before, r)
+		keepNewer(c.Before, r)
 	case version != types100.ImplementedSpecVersion:
 		keepNewer(c.Before, r)
 	}
@@ -124,12 +125,15 @@ func keepNewer(before, after *types100.Result) {
 			i.Mtu, i.SocketPath, i.PciID = cmp.Or(i.Mtu, old.Mtu), cmp.Or(i.SocketPath, old.SocketPath), cmp.Or(i.PciID, old.PciID)
 		}
 	}
+	left := slices.Clone(before.Routes)
 	for _, r := range after.Routes {
-		at := slices.IndexFunc(before.Routes, func(o *types.Route) bool { return o.Dst.String() == r.Dst.String() && o.GW.Equal(r.GW) })
-		if at >= 0 {
-			old := before.Routes[at]
-			r.MTU, r.AdvMSS, r.Priority = cmp.Or(r.MTU, old.MTU), cmp.Or(r.AdvMSS, old.AdvMSS), cmp.Or(r.Priority, old.Priority)
-			r.Table, r.Scope = cmp.Or(r.Table, old.Table), cmp.Or(r.Scope, old.Scope)
+		at := slices.IndexFunc(left, func(o *types.Route) bool { return o.Dst.String() == r.Dst.String() && o.GW.Equal(r.GW) })
+		if at < 0 {
+			continue
 		}
+		old := left[at]
+		left = slices.Delete(left, at, at+1) // two may differ in nothing but what the version cannot hold
+		r.MTU, r.AdvMSS, r.Priority = cmp.Or(r.MTU, old.MTU), cmp.Or(r.AdvMSS, old.AdvMSS), cmp.Or(r.Priority, old.Priority)
+		r.Table, r.Scope = cmp.Or(r.Table, old.Table), cmp.Or(r.Scope, old.Scope)
 	}
 }

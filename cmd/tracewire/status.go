@@ -85,6 +85,9 @@ func (o *operation) heard(failed *types.Error) trace.Sink {
 	if o.verdict == nil {
 		return s
 	}
+	if errors.Is(o.err, context.Canceled) { // it was told to stop, and found nothing
+		return trace.Sink{Log: trace.Log{Level: "off"}}
+	}
 	switch o.verdict.Settle(reason(failed), o.root.TraceID()) {
 	case chain.Change:
 		return s

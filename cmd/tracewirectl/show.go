@@ -360,6 +360,7 @@ var states = map[cache.State]string{
 	cache.None:        "there is no record",
 	cache.Interrupted: "the ADD did not end",
 	cache.Deleting:    "the DEL did not end",
+	cache.Ended:       "nothing is left of it, but the record itself could not be removed",
 	cache.Unreadable:  "the record cannot be read",
 }
 
