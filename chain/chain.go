@@ -104,6 +104,9 @@ func (c *Chain) Add(ctx context.Context, in cache.Intent, call delegates.Call) (
 	if err != nil {
 		return nil, err
 	}
+	if err := c.Records.Trusted(); err != nil {
+		return nil, err
+	}
 	old, err := c.read(ctx, call.Attachment, c.vacant)
 	if err != nil {
 		return nil, err
@@ -153,24 +156,44 @@ func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(cont
 	return r, err
 }
 
-// replay reads the record.
+// replay reads the record. What stands in its place and cannot be read is moved
+// out of the way, and counts as none; a damaged one is kept as evidence, and what
+// can be read of it counts. Where neither can be done the file goes with the
+// attachment, or is what is left of it.
 func (c *Chain) replay(ctx context.Context, a delegates.Attachment) cache.Record {
 	r, err := c.Records.Read(a)
-	if r.Damaged {
-		trace.Warn(ctx, "record is damaged: what can be read of it is used", trace.KeyRecordSize.Int64(r.Size))
+	switch {
+	case r.State == cache.None && err != nil:
+		trace.Warn(ctx, "records have no place", trace.KeyError.String(err.Error()))
+	case r.State == cache.Unreadable && !r.Newer:
+		if c.quarantine(ctx, c.Records.File(a), err) == nil {
+			r = cache.Record{State: cache.None}
+		}
+	case r.Damaged:
+		kept, err := c.Records.Mend(&r)
+		trace.Warn(ctx, "record is damaged: what can be read of it is used", isolated(kept, err, trace.KeyRecordSize.Int64(r.Size))...)
 	}
-	if r.State != cache.Unreadable {
-		return r
+	return r
+}
+
+// quarantine moves what cannot be read, and why, out of the way.
+func (c *Chain) quarantine(ctx context.Context, path string, why error) error {
+	if why == nil {
+		why = errNoLine
 	}
-	why := "it holds no line that can be read"
+	kept, err := c.Records.Quarantine(path, why.Error())
+	trace.Warn(ctx, "record cannot be read", isolated(kept, err, trace.KeyError.String(why.Error()))...)
+	return err
+}
+
+var errNoLine = errors.New("it holds no line that can be read")
+
+// isolated adds to a warning where quarantine has the file, or why it has not.
+func isolated(kept string, err error, kv ...trace.KeyValue) []trace.KeyValue {
 	if err != nil {
-		why = err.Error()
+		kept = err.Error()
 	}
-	trace.Warn(ctx, "record cannot be read", trace.KeyError.String(why))
-	if _, err := c.Records.Quarantine(a, why); err != nil {
-		trace.Warn(ctx, "record cannot be moved to quarantine", trace.KeyError.String(err.Error()))
-	}
-	return cache.Record{State: cache.None}
+	return append(kv, trace.KeyQuarantine.String(kept))
 }
 
 // vacant is an error when the attachment exists (CNI spec 1.1.0, section 2:

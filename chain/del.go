@@ -15,6 +15,7 @@ import (
 // are the traceparents of the operation and of its parent. The record goes with
 // Close.
 func (c *Chain) Del(ctx context.Context, call delegates.Call, span, parent string) error {
+	c.distrust(ctx)
 	r, err := c.read(ctx, call.Attachment, nil)
 	if err != nil {
 		return err
@@ -27,6 +28,14 @@ func (c *Chain) Del(ctx context.Context, call delegates.Call, span, parent strin
 	return nil
 }
 
+// distrust warns of a state directory that an ADD would refuse. What is there is
+// taken back all the same.
+func (c *Chain) distrust(ctx context.Context) {
+	if err := c.Records.Trusted(); err != nil {
+		trace.Warn(ctx, "the next ADD will fail", trace.KeyError.String(err.Error()))
+	}
+}
+
 // remove takes back what a record stands for, with the configuration that its
 // ADD used. What cannot be written down keeps nothing from being freed.
 func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, span, parent string) error {
@@ -35,8 +44,14 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 		call.Conf, call.Args = r.Conf, r.Args
 	}
 	call.Made = r.Made(c.Boot)
+	if r.State == cache.Interrupted && len(call.Prev) > 0 {
+		call.Made.Known = false // the runtime had an answer: the record lost its end
+	}
 	if !call.Made.Known {
 		call.Before = delegates.Salvage(call.Prev)
+		if call.Before == nil && call.Made.ThisBoot {
+			call.Before = call.Made.Result
+		}
 	}
 	steps, err := c.Build(call.Conf, call.Args)
 	if err != nil {

@@ -85,7 +85,7 @@ func TestDel(t *testing.T) {
 		{"the record cannot be read", kind{}, garbage, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record cannot be read: it holds no line that can be read"}},
 		{"the record is a folder", kind{}, folder, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
-			[]string{"cache.read: record cannot be read: read RECORDS/net/c1:eth0: is a directory"}},
+			[]string{"cache.read: record cannot be read: read RECORDS/net/c1:eth0: is no regular file of at most 67108864 bytes"}},
 		{"the record is damaged", kind{}, damaged, nil, all, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record is damaged: what can be read of it is used"}},
 	} {

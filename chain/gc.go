@@ -26,6 +26,7 @@ func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.A
 	if err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
+	c.distrust(ctx)
 	c.peopled = len(valid) > 0
 	kept, err := c.collect(ctx, call, valid, runtime, span, parent)
 	errs := []error{err}
@@ -48,6 +49,10 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 	removed := 0
 	for _, r := range all {
 		a := r.Attachment
+		if r.State == cache.Unreadable && c.Records.Stray(r) {
+			errs = append(errs, c.quarantine(ctx, r.Path, errStray))
+			continue
+		}
 		if slices.Contains(valid, a) || r.State == cache.Unreadable && slices.ContainsFunc(valid, c.fileOf(r)) {
 			continue
 		}
@@ -64,6 +69,8 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 	trace.Set(ctx, trace.KeyRemoved.Int(removed), trace.KeySpared.Int(len(kept.All)-len(valid)))
 	return kept, errors.Join(errs...)
 }
+
+var errStray = errors.New("it is no attachment's")
 
 // fileOf tells that a record's file is an attachment's: where it cannot be read
 // its name is all that tells.

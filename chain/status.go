@@ -27,7 +27,7 @@ func (c *Chain) Status(ctx context.Context, call delegates.Call, v *Verdict) err
 	if err != nil {
 		return err
 	}
-	var errs []error
+	errs := []error{c.Records.Trusted()}
 	for _, path := range s.Writes {
 		errs = append(errs, writable(path))
 	}

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"path/filepath"
@@ -74,6 +75,7 @@ type Record struct {
 	Deleting string                   // traceparent of the DEL that began; empty when none did
 	Size     int64                    // bytes
 	Damaged  bool                     // a line before the last cannot be read
+	Newer    bool                     // Unreadable, and a newer schema's
 
 	last   operation
 	good   int64    // end of the last good line
@@ -106,13 +108,17 @@ func (r Result) Get() *types100.Result {
 
 // Made is what the record says that ADD made, for the steps.
 func (r *Record) Made(boot string) delegates.Made {
-	m := delegates.Made{Known: r.State != None && r.State != Unreadable, ThisBoot: r.Boot == boot, Cookie: r.Cookie, Reserved: r.Reserved.Get(), Result: r.Result.Get()}
+	m := delegates.Made{Known: r.State != None && r.State != Unreadable && r.whole(), ThisBoot: r.Boot == boot, Cookie: r.Cookie, Reserved: r.Reserved.Get(), Result: r.Result.Get()}
 	if m.Result == nil {
 		m.Result = r.Plan.Get()
 	}
 	m.Steps = maps.Clone(r.Steps)
 	return m
 }
+
+// whole tells that no line is missing that anybody knows of. What a record with
+// a hole does not tell of may have been done all the same.
+func (r *Record) whole() bool { return !r.Damaged && r.good == r.Size }
 
 // Dir is the folder of records, <stateDir>/attachments.
 type Dir struct {
@@ -141,17 +147,58 @@ func short(name string) string {
 	return ":" + hex.EncodeToString(s[:])
 }
 
-// Read replays an attachment's journal. One that is not there is State None.
+// errAnother marks a record that is another attachment's: a copy, or a file
+// that was renamed.
+var errAnother = errors.New("it is the record of another attachment")
+
+// Read replays an attachment's journal. One that is not there is State None,
+// also beside an error: then none can be where it belongs.
 func (d Dir) Read(a delegates.Attachment) (Record, error) {
-	b, err := readFile(d.File(a))
+	path := d.File(a)
+	b, err := d.record(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{State: None}, nil
+	}
+	if elsewhere(err) {
+		folder, dirErr := d.folderOf(path)
+		if dirErr != nil {
+			return Record{State: None}, dirErr
+		}
+		_ = unix.Close(folder)
 	}
 	if err != nil {
 		return Record{State: Unreadable}, err
 	}
-	return Replay(b), nil
+	r := Replay(b)
+	if r.State != Unreadable && r.Attachment != a {
+		return Record{State: Unreadable, Size: r.Size, good: r.good}, fmt.Errorf("%w: %s", errAnother, r.Attachment)
+	}
+	return r, nil
 }
+
+// record is a record's bytes. What is no regular file, or longer than a record
+// can be, is an error, and is not read.
+func (d Dir) record(path string) ([]byte, error) {
+	fd, err := d.open(path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxRecord {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errNoFile}
+	}
+	return readAll(fd, path)
+}
+
+// maxRecord is the longest record in bytes: a configuration and results of 4 MiB
+// each, some of them several times.
+const maxRecord = 64 << 20
+
+var errNoFile = fmt.Errorf("is no regular file of at most %d bytes", maxRecord)
 
 // BootID is this boot of the kernel (random(4)); empty where it cannot be read.
 func BootID() string {
@@ -167,6 +214,10 @@ func readFile(path string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
+	return readAll(fd, path)
+}
+
+func readAll(fd int, path string) ([]byte, error) {
 	b := make([]byte, 0, 8192)
 	for {
 		n, err := unix.Read(fd, b[len(b):cap(b)])
@@ -203,7 +254,31 @@ func Replay(b []byte) Record {
 			r.add(e)
 		}
 	}
+	r.Newer = r.State == Unreadable && newer(b)
 	return r
+}
+
+// newer tells that a journal has a line of a newer schema.
+func newer(b []byte) bool {
+	for line := range bytes.Lines(b) {
+		var head struct {
+			Schema int64 `json:"v"`
+		}
+		if body, ok := whole(line); ok && json.Unmarshal(body, &head) == nil && head.Schema > Schema {
+			return true
+		}
+	}
+	return false
+}
+
+// sound is the lines of a journal that can be read.
+func sound(b []byte) (out []byte) {
+	for line := range bytes.Lines(b) {
+		if _, ok := whole(line); ok {
+			out = append(out, line...)
+		}
+	}
+	return out
 }
 
 // add is one line's effect.

@@ -293,6 +293,7 @@ func TestLongNamesAreKept(t *testing.T) {
 
 // TestNoRecordFile: what is at the record's path and is no file of records.
 func TestNoRecordFile(t *testing.T) {
+	const noFile = "read PATH: is no regular file of at most 67108864 bytes"
 	for _, tt := range []struct {
 		name        string
 		make        func(path string) error
@@ -307,11 +308,16 @@ func TestNoRecordFile(t *testing.T) {
 			return os.Symlink(p+".elsewhere", p)
 		}, Unreadable, "open PATH: too many levels of symbolic links", "create PATH: file exists"},
 		{"a link to nothing", func(p string) error { return os.Symlink(p+".none", p) }, Unreadable, "open PATH: too many levels of symbolic links", "create PATH: file exists"},
-		{"a folder", func(p string) error { return os.Mkdir(p, 0o700) }, Unreadable, "read PATH: is a directory", "create PATH: file exists"},
-		{"a pipe", func(p string) error { return unix.Mkfifo(p, 0o600) }, Unreadable, "", "create PATH: file exists"},
+		{"a folder", func(p string) error { return os.Mkdir(p, 0o700) }, Unreadable, noFile, "create PATH: file exists"},
+		{"a pipe", func(p string) error { return unix.Mkfifo(p, 0o600) }, Unreadable, noFile, "create PATH: file exists"},
 		{"a file in the folder's place", func(p string) error {
 			return errors.Join(os.Remove(filepath.Dir(p)), os.WriteFile(filepath.Dir(p), nil, 0o600))
-		}, Unreadable, "open PATH: not a directory", "create PATH: not a directory"},
+		}, None, "open FOLDER: not a directory", "create PATH: not a directory"},
+		{"a socket", func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o600, 0) }, Unreadable, "open PATH: no such device or address", "create PATH: file exists"},
+		{"a link in the folder's place", func(p string) error {
+			return errors.Join(os.Remove(filepath.Dir(p)), os.Symlink(t.TempDir(), filepath.Dir(p)))
+		}, None, "open FOLDER: too many levels of symbolic links", "create PATH: too many levels of symbolic links"},
+		{"a file that is longer than any record", func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, maxRecord+1)) }, Unreadable, noFile, "create PATH: file exists"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := Dir{Path: t.TempDir()}
@@ -323,7 +329,7 @@ func TestNoRecordFile(t *testing.T) {
 				if err == nil {
 					return ""
 				}
-				return strings.ReplaceAll(err.Error(), path, "PATH")
+				return strings.NewReplacer(path, "PATH", filepath.Dir(path), "FOLDER").Replace(err.Error())
 			}
 			r, err := d.Read(web)
 			if r.State != tt.state || said(err) != tt.read {
@@ -510,14 +516,14 @@ func TestQuarantine(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(d.File(a)), 0o700), os.WriteFile(d.File(a), []byte("garbage"), 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			to, err := d.Quarantine(a, "it is garbage")
+			to, err := d.Quarantine(d.File(a), "it is garbage")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if filepath.Dir(to) != filepath.Join(filepath.Dir(d.Path), "quarantine") {
 				t.Errorf("it is at %s", to)
 			}
-			for path, want := range map[string]string{to: "garbage", to + ".why": "it is garbage\n"} {
+			for path, want := range map[string]string{to: "garbage", to + ".why": d.File(a) + ": it is garbage\n"} {
 				if b, err := os.ReadFile(path); err != nil || string(b) != want {
 					t.Errorf("%s holds %q: %v", path, b, err)
 				}
@@ -525,7 +531,7 @@ func TestQuarantine(t *testing.T) {
 			if r, err := d.Read(a); err != nil || r.State != None {
 				t.Errorf("the record is %s, %v", r.State, err)
 			}
-			if _, err := d.Quarantine(a, "again"); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := d.Quarantine(d.File(a), "again"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("error %v", err)
 			}
 		})

@@ -28,7 +28,7 @@ type Journal struct {
 	ended  []line // of phases that ended, written with the next
 }
 
-const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
+const appending = unix.O_RDWR | unix.O_APPEND | unix.O_NONBLOCK
 
 // Begin begins an attachment's journal with its intent. One that is there is
 // an error: fs.ErrExist. Where the file system can, the file has its name only
@@ -36,7 +36,7 @@ const appending = unix.O_RDWR | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW
 func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
 	j := &Journal{path: d.File(in.Attachment), sync: d.Sync, start: start, record: Record{State: None}}
 	named := false
-	err := inFolder(j.path, func() (err error) { j.fd, named, err = create(j.path); return err })
+	err := inFolder(j.path, func() (err error) { j.fd, named, err = d.create(j.path); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -70,10 +70,10 @@ func inFolder(path string, do func() error) error {
 }
 
 // create makes the file, without a name where that can be (open(2), O_TMPFILE).
-func create(path string) (fd int, named bool, err error) {
-	fd, err = unix.Open(filepath.Dir(path), appending|unix.O_TMPFILE, 0o600)
+func (d Dir) create(path string) (fd int, named bool, err error) {
+	fd, err = d.open(filepath.Dir(path), appending|unix.O_TMPFILE)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
-		fd, err = unix.Open(path, appending|unix.O_CREAT|unix.O_EXCL, 0o600)
+		fd, err = d.open(path, appending|unix.O_CREAT|unix.O_EXCL)
 		return fd, true, err
 	}
 	return fd, false, err
@@ -89,7 +89,7 @@ func (j *Journal) name() error {
 // tail, which a full disk leaves behind, is cut off.
 func (d Dir) Open(r Record, a delegates.Attachment, start time.Time) (*Journal, error) {
 	path := d.File(a)
-	fd, err := unix.Open(path, appending, 0)
+	fd, err := d.open(path, appending)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}

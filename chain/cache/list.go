@@ -23,7 +23,7 @@ type Stored struct {
 // left out; one that cannot be read is Unreadable, its attachment told by its
 // file's name. A folder that is not there holds none.
 func (d Dir) List() (all []Stored, err error) {
-	networks, err := os.ReadDir(d.Path)
+	networks, err := d.names(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -42,30 +42,36 @@ func (d Dir) List() (all []Stored, err error) {
 
 // folder is the records of one network's folder.
 func (d Dir) folder(dir string) (all []Stored, err error) {
-	files, err := os.ReadDir(dir)
+	files, err := d.names(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	for _, f := range files {
-		if r, ok := stored(filepath.Join(dir, f.Name())); ok {
+		if r, ok := d.stored(filepath.Join(dir, f.Name())); ok {
 			all = append(all, r)
 		}
 	}
 	return all, err
 }
 
-func stored(path string) (s Stored, ok bool) {
-	b, err := readFile(path)
+// stored is a file's record. One of another attachment than the file's name
+// tells is none.
+func (d Dir) stored(path string) (s Stored, ok bool) {
+	b, err := d.record(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, false
 	}
 	s = Stored{Record: Replay(b), Path: path}
-	if s.State == Unreadable {
+	if s.State == Unreadable || d.File(s.Attachment) != path {
+		s.Record = Record{State: Unreadable, Size: s.Size}
 		id, ifname, _ := strings.Cut(filepath.Base(path), ":")
 		s.Attachment = delegates.Attachment{Network: filepath.Base(filepath.Dir(path)), ContainerID: id, IfName: ifname}
 	}
 	return s, true
 }
+
+// Stray tells that the file is no attachment's: nobody would look for it there.
+func (d Dir) Stray(s Stored) bool { return d.File(s.Attachment) != s.Path }
 
 // Of is the records of one network, as List has them.
 func (d Dir) Of(network string) ([]Stored, error) {

@@ -21,12 +21,13 @@ func (d Dir) mark(network string) string {
 
 // Mark marks a network. One that is marked stays so.
 func (d Dir) Mark(network string) error {
-	fd, err := unix.Open(d.mark(network), unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	const marking = unix.O_CREAT | unix.O_WRONLY | unix.O_NONBLOCK
+	fd, err := d.open(d.mark(network), marking)
 	if errors.Is(err, unix.ENOENT) {
 		if err := os.MkdirAll(filepath.Dir(d.mark(network)), 0o700); err != nil {
 			return err
 		}
-		fd, err = unix.Open(d.mark(network), unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+		fd, err = d.open(d.mark(network), marking)
 	}
 	if err != nil {
 		return &os.PathError{Op: "create", Path: d.mark(network), Err: err}
@@ -41,22 +42,25 @@ func (d Dir) Marked(network string) bool {
 
 // Unmark takes the mark away, once what it stood for is gone.
 func (d Dir) Unmark(network string) error {
-	if err := unix.Unlink(d.mark(network)); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &os.PathError{Op: "remove", Path: d.mark(network), Err: err}
+	err := d.remove(d.mark(network), 0)
+	if errors.Is(err, unix.ENOENT) || elsewhere(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // Only tells whether a network has no record but an attachment's, which may be
 // gone. It reads the folder's first names alone.
 func (d Dir) Only(a delegates.Attachment) (bool, error) {
-	f, err := os.Open(filepath.Join(d.Path, short(a.Network)))
-	if errors.Is(err, os.ErrNotExist) {
+	dir := filepath.Join(d.Path, short(a.Network))
+	fd, err := d.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, os.ErrNotExist) || elsewhere(err) {
 		return true, nil
 	}
 	if err != nil {
-		return false, err
+		return false, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
+	f := os.NewFile(uintptr(fd), dir)
 	defer func() { _ = f.Close() }()
 	names, err := f.Readdirnames(2)
 	if errors.Is(err, io.EOF) {
@@ -68,6 +72,19 @@ func (d Dir) Only(a delegates.Attachment) (bool, error) {
 // Empty tells whether a network has no record, and removes its folder then: a
 // record that is begun at the same moment is there before or after that.
 func (d Dir) Empty(network string) bool {
-	err := unix.Rmdir(filepath.Join(d.Path, short(network)))
+	err := d.remove(filepath.Join(d.Path, short(network)), unix.AT_REMOVEDIR)
 	return err == nil || errors.Is(err, unix.ENOENT)
+}
+
+// remove removes a file, or with AT_REMOVEDIR a folder, below the state directory.
+func (d Dir) remove(path string, flags int) error {
+	dir, err := d.folderOf(path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := unix.Unlinkat(dir, filepath.Base(path), flags); err != nil {
+		return &os.PathError{Op: "remove", Path: path, Err: err}
+	}
+	return nil
 }
