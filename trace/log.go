@@ -2,6 +2,8 @@ package trace
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,12 +31,26 @@ func (l Log) Write(r *Recorder) error {
 	if b.Len() == 0 {
 		return nil
 	}
+	for range 3 {
+		if err = l.append(b.Bytes()); !errors.Is(err, errUnlinked) {
+			return err
+		}
+	}
+	return &fs.PathError{Op: "append", Path: l.Path, Err: err}
+}
+
+// append writes to the file of that name, whichever it is by now. A line in one
+// that lost its name would be read by nobody.
+func (l Log) append(b []byte) error {
 	fd, _, err := openAppend(l.Path, 0o755)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return writeLine(fd, l.Path, b.Bytes())
+	if err := writeLine(fd, l.Path, b); err != nil {
+		return err
+	}
+	return named(fd)
 }
 
 func (r *Recorder) log(log *zerolog.Logger) {

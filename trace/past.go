@@ -85,6 +85,9 @@ func (s Spool) Has(traceparent string, began time.Time) (bool, error) {
 		if n.Name() < first || n.Name() > last {
 			continue
 		}
+		if !n.Type().IsRegular() {
+			continue // nobody wrote it there that we know, and it may block
+		}
 		b, err := os.ReadFile(filepath.Join(s.Dir, n.Name()))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err

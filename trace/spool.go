@@ -51,8 +51,17 @@ func (s Spool) Write(r *Recorder, resource []attribute.KeyValue) error {
 	return &fs.PathError{Op: "append", Path: path, Err: errUnlinked}
 }
 
-// errUnlinked tells that a reader removed the segment while it was opened.
-var errUnlinked = errors.New("segment was removed meanwhile")
+// errUnlinked tells that somebody removed the file while it was open.
+var errUnlinked = errors.New("file was removed meanwhile")
+
+// named is errUnlinked for a file that has no name any more.
+func named(fd int) error {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) == nil && st.Nlink == 0 {
+		return errUnlinked
+	}
+	return nil
+}
 
 func appendSegment(path string, line []byte) (created bool, err error) {
 	fd, created, err := openAppend(path, 0o700)
@@ -65,15 +74,12 @@ func appendSegment(path string, line []byte) (created bool, err error) {
 	if unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) != nil {
 		return false, errUnlinked
 	}
-	var st unix.Stat_t
 	if err := writeLine(fd, path, line); err != nil {
 		return created, err
 	}
 	// The name may have gone between opening and locking.
-	if unix.Fstat(fd, &st) == nil && st.Nlink == 0 {
-		return false, errUnlinked
-	}
-	return created, nil
+	err = named(fd)
+	return created && err == nil, err
 }
 
 // openAppend opens a file of lines, and makes it and its folders where they

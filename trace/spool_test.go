@@ -221,7 +221,7 @@ func TestSegmentThatGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = Spool{Dir: dir, MaxBytes: 1 << 20}.Write(recorded(t, false), nil)
-	if got, want := fmt.Sprint(err), "append "+path+": segment was removed meanwhile"; got != want {
+	if got, want := fmt.Sprint(err), "append "+path+": file was removed meanwhile"; got != want {
 		t.Errorf("error %s, want %s", got, want)
 	}
 	if st, err := f.Stat(); err != nil || st.Size() != 0 {
