@@ -157,24 +157,28 @@ func remove(path string) error {
 // readReservation reads a reservation file. What is no regular file, or holds
 // no reservation, is not ok.
 func readReservation(path string) (r Reservation, ok bool, err error) {
+	b, err := readRegular(path)
+	if err == nil {
+		r, ok = ParseReservation(string(b))
+	}
+	return r, ok, err
+}
+
+// readRegular reads a file. What is no regular file has nothing in it.
+func readRegular(path string) ([]byte, error) {
 	// O_NONBLOCK: a FIFO of that name must not stop us.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
-		return r, false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return r, false, err
+		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return r, false, err
+		return nil, err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxContent))
-	if err != nil {
-		return r, false, err
-	}
-	r, ok = ParseReservation(string(b))
-	return r, ok, nil
+	return io.ReadAll(io.LimitReader(f, maxContent))
 }
 
 // held reads the whole folder once: the reservations by their files' names. It
@@ -227,7 +231,7 @@ type cursor struct {
 // cursorOf reads the cursor of set n. One that cannot be read is none.
 func (s *store) cursorOf(n int) cursor {
 	path := filepath.Join(s.dir, fmt.Sprint(cursorPrefix, n))
-	b, _ := os.ReadFile(path)
+	b, _ := readRegular(path)
 	return cursor{path, string(b)}
 }
 
@@ -243,7 +247,7 @@ func (c cursor) addr() netip.Addr {
 // set writes over what is there instead of emptying it first: the old content's
 // room is enough for the new one on a disk that is full.
 func (c cursor) set(a netip.Addr) error {
-	f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
