@@ -21,7 +21,7 @@ func ParseArgs(text string) (Args, error) {
 		k, v, ok := strings.Cut(pair, "=")
 		if !ok || k == "" || strings.Contains(v, "=") {
 			if bad == nil {
-				bad = fmt.Errorf("%w: pair %s is not KEY=VALUE", ErrArgs, Shown(pair))
+				bad = fmt.Errorf("%w: pair %s is not KEY=VALUE", ErrArgs, Shown(k)) // the value may be a secret
 			}
 			continue
 		}
