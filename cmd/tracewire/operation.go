@@ -123,6 +123,9 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	if !veth.ValidName(a.IfName) {
 		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
+	if _, relative := folders(a.Path); len(relative) > 0 {
+		return fmt.Errorf("%w: entry %s is relative: what it names is the caller's to choose", errPath, conflist.Shown(relative[0]))
+	}
 	before, err := o.before(ctx, a)
 	if err != nil {
 		return err
@@ -133,7 +136,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	}
 	defer ns.Close()
 	o.chain = o.assemble(ns)
-	call := o.call(a)
+	call := o.call(ctx, a)
 	call.Before = before
 	in := cache.Intent{
 		Attachment: call.Attachment, Conf: a.StdinData, Args: a.Args, NetNS: a.Netns, Inode: ns.Inode, Cookie: ns.Cookie,
@@ -152,7 +155,7 @@ func (o *operation) before(ctx context.Context, a *skel.CmdArgs) (*types100.Resu
 	if len(o.net.Prev) == 0 {
 		return nil, nil
 	}
-	if err := o.second(ctx, o.call(a).Attachment); err != nil {
+	if err := o.second(ctx, o.call(ctx, a).Attachment); err != nil {
 		return nil, err
 	}
 	if o.net.Tracewire.Mode != "delegate" {
@@ -236,7 +239,7 @@ func (o *operation) del(ctx context.Context, a *skel.CmdArgs) error {
 		o.root.Set(trace.KeyNetNSState.String(state))
 	}
 	o.chain = o.assemble(nil)
-	return o.chain.Del(ctx, o.call(a), o.root.Traceparent(), o.root.Parent())
+	return o.chain.Del(ctx, o.call(ctx, a), o.root.Traceparent(), o.root.Parent())
 }
 
 func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
@@ -256,7 +259,7 @@ func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
 	}
 	defer ns.Close()
 	o.chain = o.assemble(ns)
-	call := o.call(a)
+	call := o.call(ctx, a)
 	call.Before = before
 	return o.chain.Check(ctx, call)
 }
@@ -276,7 +279,7 @@ func (o *operation) gc(ctx context.Context, a *skel.CmdArgs) error {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(o.netErr.Error()))
 	}
 	o.chain = o.assemble(nil)
-	call := o.call(a)
+	call := o.call(ctx, a)
 	valid := make([]delegates.Attachment, len(list))
 	for i, v := range list {
 		valid[i] = delegates.Attachment{Network: call.Network, ContainerID: v.ContainerID, IfName: v.IfName}
@@ -298,10 +301,28 @@ func open(a *skel.CmdArgs) (*veth.Namespace, error) {
 	return ns, nil
 }
 
-func (o *operation) call(a *skel.CmdArgs) delegates.Call {
+// folders is the entries of CNI_PATH that a plugin may be taken from, and the
+// relative ones. An empty entry is none.
+func folders(path string) (absolute, relative []string) {
+	for _, dir := range filepath.SplitList(path) {
+		switch {
+		case filepath.IsAbs(dir):
+			absolute = append(absolute, dir)
+		case dir != "":
+			relative = append(relative, dir)
+		}
+	}
+	return absolute, relative
+}
+
+func (o *operation) call(ctx context.Context, a *skel.CmdArgs) delegates.Call {
+	path, relative := folders(a.Path)
+	if len(relative) > 0 {
+		trace.Warn(ctx, "relative entries of CNI_PATH are passed over", trace.KeyPath.StringSlice(relative))
+	}
 	return delegates.Call{
 		Attachment: delegates.Attachment{Network: o.net.Name, ContainerID: a.ContainerID, IfName: a.IfName},
-		Conf:       a.StdinData, Prev: o.net.Prev, NetNS: a.Netns, Args: a.Args, Path: filepath.SplitList(a.Path),
+		Conf:       a.StdinData, Prev: o.net.Prev, NetNS: a.Netns, Args: a.Args, Path: path,
 	}
 }
 

@@ -24,7 +24,7 @@ func (o *operation) status(ctx context.Context, a *skel.CmdArgs) error {
 		err = errors.Join(err, o.writes(&s))
 		return s, err
 	}
-	call := o.call(a)
+	call := o.call(ctx, a)
 	call.Uptime = uptime()
 	return o.chain.Status(ctx, call, o.verdict)
 }
