@@ -95,6 +95,7 @@ type Chain struct {
 	journal *cache.Journal              // nil until there is a record
 	leave   func(context.Context) error // removes what the network's attachments shared; nil when that is done, or nothing is
 	barren  bool                        // IPAM failed before it made anything
+	taken   bool                        // the main step did, as the interface is there already
 	peopled bool                        // the runtime names attachments of the network, with a record or without
 }
 
@@ -237,7 +238,11 @@ func (c *Chain) wire(ctx context.Context, s Steps, call delegates.Call) (r *type
 		}})
 	}
 	if s.Main != nil {
-		rows = append(rows, trace.Row{Name: s.Name, Do: func(ctx context.Context) (err error) { r, err = s.Main.Add(ctx, call); return err }})
+		rows = append(rows, trace.Row{Name: s.Name, Do: func(ctx context.Context) (err error) {
+			r, err = s.Main.Add(ctx, call)
+			c.taken = errors.As(err, &delegates.Taken{})
+			return err
+		}})
 	}
 	if s.Vacant != nil && r == nil {
 		if err := s.Vacant(call.Attachment); err != nil { // its DEL would remove another's
@@ -307,7 +312,7 @@ func (c *Chain) Close(ctx context.Context) error {
 	switch {
 	case c.journal == nil:
 		return nil
-	case c.journal.Record().State == cache.Ended:
+	case c.journal.Over():
 		return c.forget(ctx)
 	}
 	_ = c.journal.Told() // its next reader looks for the operation in the spool

@@ -78,6 +78,7 @@ type Record struct {
 	Newer    bool                     // Unreadable, and a newer schema's
 
 	last   operation
+	holed  bool     // lines of it were lost, before it was mended
 	good   int64    // end of the last good line
 	unread [][]byte // lines of begin and end, read only when they are asked for
 	phases []Phase  // that were read
@@ -118,7 +119,7 @@ func (r *Record) Made(boot string) delegates.Made {
 
 // whole tells that no line is missing that anybody knows of. What a record with
 // a hole does not tell of may have been done all the same.
-func (r *Record) whole() bool { return !r.Damaged && r.good == r.Size }
+func (r *Record) whole() bool { return !r.Damaged && !r.holed && r.good == r.Size }
 
 // Dir is the folder of records, <stateDir>/attachments.
 type Dir struct {
@@ -303,6 +304,8 @@ func (r *Record) add(e entry) {
 		r.Deleting, r.unread, r.phases, r.Told = e.Span, nil, nil, false
 		r.last = e.operation(e.Parent)
 		r.become(Deleting)
+	case "mended":
+		r.holed = true
 	case "ended":
 		r.become(Ended)
 	case "begin":

@@ -26,6 +26,7 @@ type Journal struct {
 	size   int64
 	record Record
 	ended  []line // of phases that ended, written with the next
+	over   bool   // Ended was written
 }
 
 const appending = unix.O_RDWR | unix.O_APPEND | unix.O_NONBLOCK
@@ -150,7 +151,15 @@ func (j *Journal) Deleting(span, parent string) error {
 
 // Ended writes down that nothing is left that the record stands for. It goes as
 // soon as spool and log have the operation.
-func (j *Journal) Ended() error { return j.write(entry{Kind: "ended"}) }
+func (j *Journal) Ended() error {
+	err := j.write(entry{Kind: "ended"})
+	j.over = err == nil
+	return err
+}
+
+// Over tells that nothing is left that the record stands for, also where its
+// other lines cannot be read.
+func (j *Journal) Over() bool { return j.over || j.record.State == Ended }
 
 // Begin implements trace.Watcher.
 func (j *Journal) Begin(phase string) error { return j.write(entry{Kind: "begin", Phase: phase}) }
@@ -233,10 +242,7 @@ func (j *Journal) write(e entry) error {
 	for _, l := range lines {
 		b = append(b, l.text...)
 	}
-	n, err := unix.Write(j.fd, b)
-	if err == nil && n < len(b) {
-		err = unix.ENOSPC
-	}
+	n, err := writeAll(j.fd, b)
 	if err != nil {
 		return errors.Join(&fs.PathError{Op: "write", Path: j.path, Err: err}, j.cut(n))
 	}
@@ -245,6 +251,18 @@ func (j *Journal) write(e entry) error {
 		j.record.add(l.entry)
 	}
 	return nil
+}
+
+// writeAll writes once. Where that was not all, it writes on, to be told why.
+func writeAll(fd int, b []byte) (n int, err error) {
+	for n < len(b) {
+		m, err := unix.Write(fd, b[n:])
+		if err != nil {
+			return n, err
+		}
+		n += m
+	}
+	return n, nil
 }
 
 // cut takes a torn line back.

@@ -10,7 +10,7 @@ import (
 
 // entry is one line of a journal. Which fields count is told by Kind.
 type entry struct {
-	Kind  string // intent, reserved, asked, plan, begin, end, result, told, deleting, ended, freeing or freed
+	Kind  string // intent, reserved, asked, plan, begin, end, result, told, deleting, ended, freeing, freed or mended
 	At    int64  // wall clock, nanoseconds since 1970
 	After int64  // since the operation began, nanoseconds of a clock that never steps
 	Intent

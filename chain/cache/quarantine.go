@@ -51,14 +51,19 @@ func (d Dir) Quarantine(path, why string) (string, error) {
 }
 
 // Mend keeps a damaged record in quarantine as it is, and puts the lines of it
-// that can be read in its place: a DEL that is killed half way finds them again.
+// that can be read in its place, and that some were lost: a DEL that is killed
+// half way finds them again.
 func (d Dir) Mend(r *Record) (kept string, err error) {
 	path := d.File(r.Attachment)
 	b, err := d.record(path)
 	if err != nil {
 		return "", err
 	}
-	b = sound(b)
+	tell, err := encode(entry{Kind: "mended", At: time.Now().UnixNano()})
+	if err != nil {
+		return "", err
+	}
+	b = append(sound(b), tell...)
 	kept, err = d.isolate(path, "a line before the last cannot be read", func(q quarantine, from int, name string) error {
 		aside := name + ".mended"
 		if err := q.write(aside, b); err != nil {
@@ -105,11 +110,7 @@ func (q quarantine) write(name string, b []byte) error {
 		return err
 	}
 	defer unix.Close(fd)
-	n, err := unix.Write(fd, b)
-	if err == nil && n < len(b) {
-		err = unix.ENOSPC
-	}
-	if err != nil {
+	if _, err = writeAll(fd, b); err != nil {
 		_ = unix.Unlinkat(q.fd, name, 0)
 	}
 	return err
