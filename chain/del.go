@@ -114,6 +114,9 @@ func (c *Chain) undo(ctx context.Context, s Steps, call delegates.Call) error {
 		if c.barren {
 			s.IPAM = nil
 		}
+		if c.taken {
+			s.Main = nil
+		}
 		return c.down(ctx, s, call)
 	})
 	if err != nil {

@@ -156,6 +156,17 @@ func (n NothingMade) Error() string { return n.Err.Error() }
 // Unwrap is the cause.
 func (n NothingMade) Unwrap() error { return n.Err }
 
+// Taken is the error of an Add that made nothing, because the pod has an
+// interface of that name. It may be this attachment's own, its record lost: the
+// step's Del would remove it.
+type Taken struct{ Err error }
+
+// Error implements error.
+func (t Taken) Error() string { return t.Err.Error() }
+
+// Unwrap is the cause.
+func (t Taken) Unwrap() error { return t.Err }
+
 // Finding is one difference that CHECK found.
 type Finding struct {
 	Code     string `json:"code"` // a reason code of chain/codes: "veth.missing"

@@ -18,6 +18,11 @@ import (
 // descriptor, so it also keeps apart two callers in one process.
 func Flock(ctx context.Context, path string) (unlock func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, unix.EROFS) { // one that is there can be taken all the same
+		if there, errThere := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); errThere == nil {
+			fd, err = there, nil
+		}
+	}
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}

@@ -80,7 +80,7 @@ func (w *Wire) create(ctx context.Context, mtu, bridge int) error {
 			return err
 		}
 		if err := w.Pod.Vacant(w.Host, w.Call.IfName); err != nil {
-			return err
+			return delegates.Taken{Err: err}
 		}
 		if made, err := w.debris(ctx, p); made || err != nil {
 			return err
