@@ -307,7 +307,7 @@ func TestAddOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = h.Add(t.Context(), call("c3"))
-	if got := fmt.Sprint(err); got != "open "+dir+"/lock: read-only file system" {
+	if got := fmt.Sprint(err); got != "open "+dir+"/10.1.0.3: read-only file system" {
 		t.Errorf("error %s", got)
 	}
 }

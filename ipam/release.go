@@ -27,6 +27,10 @@ func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
 	if noStore(err) {
 		return nil
 	}
+	if noRoom(err) { // nobody can make the lock, so nobody holds it
+		trace.Warn(ctx, "addresses are not locked", trace.KeyError.String(err.Error()))
+		s, err = &store{dir: dir, owner: of(c.Attachment), span: trace.SpanOf(ctx), unlock: func() {}}, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -42,6 +46,11 @@ func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
 // noStore tells that there is no folder, or can be none of that name.
 func noStore(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
+}
+
+// noRoom tells that the lock is not there, and cannot be made.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
 // releaseListed tells how many of the addresses were the owner's.
