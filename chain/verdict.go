@@ -24,7 +24,9 @@ const runDir = "/run/tracewire"
 func RunDir(network, state, store string) string {
 	const maxName = 200 // with the hash below NAME_MAX
 	sum := sha256.Sum256([]byte(network + "\x00" + state + "\x00" + store))
-	return filepath.Join(runDir, network[:min(len(network), maxName)]+"-"+hex.EncodeToString(sum[:8]))
+	// STATUS looks there before anybody judged the name: it must not lead elsewhere.
+	name := strings.NewReplacer("/", "_", "\x00", "_").Replace(network[:min(len(network), maxName)])
+	return filepath.Join(runDir, name+"-"+hex.EncodeToString(sum[:8]))
 }
 
 // News is what a STATUS has to tell.

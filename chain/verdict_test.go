@@ -201,11 +201,38 @@ func TestShape(t *testing.T) {
 func TestRunDir(t *testing.T) {
 	seen := map[string]bool{}
 	long := strings.Repeat("n", 255)
-	for _, of := range [][3]string{{"net", "/s", "/i"}, {"net", "/s/i", ""}, {"net", "/s", "/j"}, {"net2", "/s", "/i"}, {long, "/s", "/i"}, {long[1:], "/s", "/i"}} {
+	for _, of := range [][3]string{{"net", "/s", "/i"}, {"net", "/s/i", ""}, {"net", "/s", "/j"}, {"net2", "/s", "/i"}, {long, "/s", "/i"}, {long[1:], "/s", "/i"},
+		{"../net", "/s", "/i"}, {"..", "/s", "/i"}, {"/net", "/s", "/i"}, {"a\x00", "/s", "/i"}} {
 		dir := RunDir(of[0], of[1], of[2])
 		if seen[dir] || filepath.Dir(dir) != "/run/tracewire" || len(filepath.Base(dir)) > 255 {
 			t.Errorf("%.20q: %s", of, dir)
 		}
 		seen[dir] = true
 	}
+}
+
+// FuzzVerdict: whatever the file has, a STATUS replaces it by a verdict that the
+// next one reads as it was meant, and is silent then.
+func FuzzVerdict(f *testing.F) {
+	for _, text := range []string{
+		``, `{}`, `null`, `[]`, `{"reason":"no room","trace":"t","steps":{"ipam":{"since":5}}}`, `{"steps":{"ipam":null,"x":"y"}}`, `{"steps":[]}`, `{"reason":5}`,
+		"\x00\x00\x00\x00", `{"reason":"half`, "{\"reason\":\"\xff\"}", `{"reason":"a","reason":"b"}{}`,
+	} {
+		f.Add([]byte(text), "no room: 5 of 5 addresses of /x")
+		f.Add([]byte(text), "")
+	}
+	path := filepath.Join(f.TempDir(), "run", "status")
+	f.Fuzz(func(t *testing.T, text []byte, failure string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		ReadVerdict(path).Settle(failure, "t1")
+		again := ReadVerdict(path)
+		if news := again.Settle(failure, "t2"); news != Nothing {
+			t.Errorf("%q, then %q: news %d", text, failure, news)
+		}
+		if again.was.Reason != again.is.Reason {
+			t.Errorf("%q became %q", again.was.Reason, again.is.Reason)
+		}
+	})
 }
