@@ -54,6 +54,9 @@ func (p Plugin) Add(ctx context.Context, c Call) (*types100.Result, error) {
 // add is the answer, nil for null, and its version.
 func (p Plugin) add(ctx context.Context, c Call) (r *types100.Result, version string, err error) {
 	out, err := p.with(ctx, "ADD", c)
+	if unstarted(err) { // there is nothing that its DEL, which would fail likewise, could take back
+		err = errors.Join(err, p.noted(c, Freed))
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -160,11 +163,14 @@ func (p Plugin) noted(c Call, how Ran) error {
 // again is not excused.
 func (p Plugin) excused(c Call, err error) string {
 	_, missing := Find(p.Type, c.Path)
+	if unstarted(err) {
+		missing = err
+	}
 	switch known := c.Before != nil && (p.Conf != nil || len(c.Before.IPs) > 0); {
 	case err == nil || later(err):
 		return ""
 	case missing != nil && !c.Made.Known && !known:
-		return p.Type + " is missing, and nothing is known that it made"
+		return p.Type + " cannot be run, and nothing is known that it made"
 	case p.Conf != nil && !c.Made.Known && !known:
 		return p.Type + " failed, and nothing is known that it made"
 	case p.Main && c.Absent && (!c.Made.Known || c.Made.Steps[p.Step] == Freeing):
@@ -173,6 +179,13 @@ func (p Plugin) excused(c Call, err error) string {
 		return p.Type + " failed, and all that it made went with the pod's namespace"
 	}
 	return ""
+}
+
+// unstarted tells that a program was never run: it is not executable, or no
+// program.
+func unstarted(err error) bool {
+	var p *fs.PathError
+	return errors.As(err, &p) && p.Op == "fork/exec"
 }
 
 // later tells that a plugin asks to be tried again, or ran out of time.

@@ -607,7 +607,9 @@ func TestCapped(t *testing.T) {
 }
 
 func FuzzResult(f *testing.F) {
-	for _, s := range []string{full, `{"ips":[null]}`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.2/24","routes":[null]}}`, `null`, `{"interfaces":[{}],"routes":null}`} {
+	for _, s := range []string{full, `{"ips":[null]}`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.2/24","routes":[null]}}`, `null`, `{"interfaces":[{}],"routes":null}`,
+		``, `{}`, `{"cniVersion":"1.1.0"`, `{"cniVersion":"1.1.0","ips":[null],"interfaces":[null]}`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":5}`, `{"ips":[{"address":"10.1.0.2/24","interface":7}]}`,
+		"\x00\x00", "hello\n" + full, full + full, `{"code":7,"msg":"no"}`} {
 		for _, v := range []string{"", "0.2.0", "0.4.0", "1.1.0"} {
 			f.Add(v, []byte(s))
 		}
@@ -617,6 +619,12 @@ func FuzzResult(f *testing.F) {
 		r, err := Result(version, raw)
 		if err == nil && (r == nil || r.CNIVersion == "") {
 			t.Errorf("%+v", r)
+		}
+		if r != nil { // what is taken for a result is read past without a look for nil
+			_ = sound(r)
+		}
+		if before := Salvage(raw); before != nil {
+			_ = sound(before)
 		}
 		if !bytes.Equal(before, raw) {
 			t.Error("its argument was changed")
