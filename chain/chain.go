@@ -164,8 +164,8 @@ func (c *Chain) read(ctx context.Context, a delegates.Attachment, look func(cont
 func (c *Chain) replay(ctx context.Context, a delegates.Attachment) cache.Record {
 	r, err := c.Records.Read(a)
 	switch {
-	case r.State == cache.None && err != nil:
-		trace.Warn(ctx, "records have no place", trace.KeyError.String(err.Error()))
+	case r.State == cache.None:
+		_ = c.without(ctx, err)
 	case r.State == cache.Unreadable && !r.Newer:
 		if c.quarantine(ctx, c.Records.File(a), err) == nil {
 			r = cache.Record{State: cache.None}

@@ -45,7 +45,10 @@ func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.A
 func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span, parent string) (kept delegates.Kept, err error) {
 	kept = delegates.Kept{All: slices.Clone(valid), Recorded: c.Records.Recorded}
 	var all []cache.Stored
-	errs := []error{row(ctx, "cache.list", func(context.Context) (err error) { all, err = c.Records.Of(call.Network); return err })}
+	errs := []error{row(ctx, "cache.list", func(ctx context.Context) (err error) {
+		all, err = c.Records.Of(call.Network)
+		return c.without(ctx, err)
+	})}
 	removed := 0
 	for _, r := range all {
 		a := r.Attachment
@@ -68,6 +71,15 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 	}
 	trace.Set(ctx, trace.KeyRemoved.Int(removed), trace.KeySpared.Int(len(kept.All)-len(valid)))
 	return kept, errors.Join(errs...)
+}
+
+// without passes over that there is no place for records, and so none.
+func (c *Chain) without(ctx context.Context, err error) error {
+	if !errors.Is(err, cache.ErrPlace) {
+		return err
+	}
+	trace.Warn(ctx, "the next ADD will fail", trace.KeyError.String(err.Error()))
+	return nil
 }
 
 var errStray = errors.New("it is no attachment's")

@@ -27,7 +27,7 @@ func (c *Chain) Status(ctx context.Context, call delegates.Call, v *Verdict) err
 	if err != nil {
 		return err
 	}
-	errs := []error{c.Records.Trusted()}
+	errs := []error{c.Records.Trusted(), c.Records.Place(call.Network)}
 	for _, path := range s.Writes {
 		errs = append(errs, writable(path))
 	}

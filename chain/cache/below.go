@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,6 +56,23 @@ func (d Dir) names(dir string) ([]os.DirEntry, error) {
 	all, err := f.ReadDir(-1)
 	slices.SortFunc(all, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return all, err
+}
+
+// ErrPlace marks that a network's records have no place: a symbolic link, or
+// another kind of file, stands where their folder, or one above it, belongs.
+var ErrPlace = errors.New("records have no place")
+
+// Place is an ErrPlace where a network has none. A folder that is missing is
+// made when it is needed.
+func (d Dir) Place(network string) error {
+	fd, err := d.folderOf(filepath.Join(d.Path, short(network), "any"))
+	switch {
+	case err == nil:
+		return unix.Close(fd)
+	case elsewhere(err):
+		return fmt.Errorf("%w: %w", ErrPlace, err)
+	}
+	return nil // whoever makes a record there is told
 }
 
 // elsewhere tells of an error that a path's folders are none: a symbolic link,

@@ -153,7 +153,7 @@ func short(name string) string {
 var errAnother = errors.New("it is the record of another attachment")
 
 // Read replays an attachment's journal. One that is not there is State None,
-// also beside an error: then none can be where it belongs.
+// also beside an ErrPlace.
 func (d Dir) Read(a delegates.Attachment) (Record, error) {
 	path := d.File(a)
 	b, err := d.record(path)
@@ -161,11 +161,9 @@ func (d Dir) Read(a delegates.Attachment) (Record, error) {
 		return Record{State: None}, nil
 	}
 	if elsewhere(err) {
-		folder, dirErr := d.folderOf(path)
-		if dirErr != nil {
-			return Record{State: None}, dirErr
+		if err := d.Place(a.Network); err != nil {
+			return Record{State: None}, err
 		}
-		_ = unix.Close(folder)
 	}
 	if err != nil {
 		return Record{State: Unreadable}, err

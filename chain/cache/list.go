@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -46,6 +47,9 @@ func (d Dir) folder(dir string) (all []Stored, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if elsewhere(err) {
+		return nil, fmt.Errorf("%w: %w", ErrPlace, err)
+	}
 	for _, f := range files {
 		if r, ok := d.stored(filepath.Join(dir, f.Name())); ok {
 			all = append(all, r)
@@ -82,8 +86,10 @@ func (d Dir) Of(network string) ([]Stored, error) {
 // the container's.
 func (d Dir) Recorded(a delegates.Attachment) bool {
 	if a.IfName != "" {
-		return unix.Access(d.File(a), unix.F_OK) == nil
+		fd, err := d.open(d.File(a), unix.O_PATH)
+		_ = unix.Close(fd)
+		return err == nil
 	}
-	files, _ := os.ReadDir(filepath.Join(d.Path, short(a.Network)))
+	files, _ := d.names(filepath.Join(d.Path, short(a.Network)))
 	return slices.ContainsFunc(files, func(f os.DirEntry) bool { return strings.HasPrefix(f.Name(), a.ContainerID+":") })
 }

@@ -188,13 +188,24 @@ func FuzzReplay(f *testing.F) {
 		f.Add(append(bytes.Clone(l), b...))
 	}
 	f.Add([]byte(nil))
+	f.Add(make([]byte, 512))
+	f.Add(b[:len(b)/2])
+	f.Add(slices.Concat(b, b))
+	f.Add(slices.Concat(b, make([]byte, 512)))
+	f.Add(bytes.Replace(b, []byte(`"kind":"asked"`), []byte(`"kind":"Asked"`), 1))
 	f.Add(sealed(`{"v":9,"kind":"begin"}`))
+	f.Add(sealed(`{"v":1,"kind":"mended"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := Replay(b)
 		if r.Size != int64(len(b)) || r.good < 0 || r.good > r.Size || r.good == r.Size && r.Damaged && r.good == 0 {
 			t.Fatalf("%d bytes: size %d, good to %d", len(b), r.Size, r.good)
 		}
-		r.Made("boot-1")
+		if made := r.Made("boot-1"); made.Known && (r.Damaged || r.good < r.Size) {
+			t.Error("a record with a hole is whole")
+		}
+		if r.State != Unreadable && Replay(sound(b)).State != r.State {
+			t.Errorf("the good lines alone are %s, all of them %s", Replay(sound(b)).State, r.State)
+		}
 		want := r.view()
 		again := Replay(append(bytes.Clone(b[:r.good]), sealed(`{"v":1,"kind":"told"}`)...))
 		want.Told = true
