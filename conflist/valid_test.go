@@ -1,6 +1,7 @@
 package conflist
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,4 +43,29 @@ func TestValid(t *testing.T) {
 			}
 		})
 	}
+}
+
+func FuzzValid(f *testing.F) {
+	const key = `{"cni.dev/valid-attachments":`
+	for _, conf := range []string{
+		`{}`, `null`, ``, `[]`, key + `null}`, key + `[]}`, key + `[null]}`, key + `[[]]}`, key + `"all"}`, key + `[{"containerID":"../../c1","ifname":"a/b"}]}`,
+		key + `[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":[]}`, key + `[{"containerID":"c1","ifname":"eth0"},{"containerID":"\u0000","IFNAME":1}]}`,
+		key + `[{"containerID":"c1","ifname":"eth0"`, "{\"cni.dev/attachments\":[{\"containerid\":\"\xff\",\"ifName\":\"\xfe\"}]}",
+	} {
+		f.Add([]byte(conf))
+	}
+	f.Fuzz(func(t *testing.T, conf []byte) {
+		list, given, err := Valid(conf)
+		if err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("unnamed error: %v", err)
+		}
+		if !given && len(list) > 0 {
+			t.Errorf("no list was given, and it has %v", list)
+		}
+		for _, a := range list { // what is missing would be taken for stale
+			if err == nil && (a.ContainerID == "" || a.IfName == "") {
+				t.Errorf("%+v is no attachment, and there is no error", a)
+			}
+		}
+	})
 }
