@@ -312,11 +312,11 @@ func TestNoRecordFile(t *testing.T) {
 		{"a pipe", func(p string) error { return unix.Mkfifo(p, 0o600) }, Unreadable, noFile, "create PATH: file exists"},
 		{"a file in the folder's place", func(p string) error {
 			return errors.Join(os.Remove(filepath.Dir(p)), os.WriteFile(filepath.Dir(p), nil, 0o600))
-		}, None, "open FOLDER: not a directory", "create PATH: not a directory"},
+		}, None, "records have no place: open FOLDER: not a directory", "create PATH: not a directory"},
 		{"a socket", func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o600, 0) }, Unreadable, "open PATH: no such device or address", "create PATH: file exists"},
 		{"a link in the folder's place", func(p string) error {
 			return errors.Join(os.Remove(filepath.Dir(p)), os.Symlink(t.TempDir(), filepath.Dir(p)))
-		}, None, "open FOLDER: too many levels of symbolic links", "create PATH: too many levels of symbolic links"},
+		}, None, "records have no place: open FOLDER: too many levels of symbolic links", "create PATH: too many levels of symbolic links"},
 		{"a file that is longer than any record", func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, maxRecord+1)) }, Unreadable, noFile, "create PATH: file exists"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
