@@ -1,9 +1,11 @@
 package trace
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -182,6 +184,48 @@ func TestLogAppends(t *testing.T) {
 	for p, want := range map[string]os.FileMode{path: 0o640, filepath.Dir(path): fs.ModeDir | 0o755} {
 		if st, err := os.Stat(p); err != nil || st.Mode() != want {
 			t.Errorf("%s: %v, mode %s", p, err, st.Mode())
+		}
+	}
+}
+
+// TestLogRemovedWhileOpen: no line that was written is only in a log that lost its
+// name, as one does when it is rotated away and removed.
+func TestLogRemovedWhileOpen(t *testing.T) {
+	log := Log{Path: filepath.Join(t.TempDir(), "a.jsonl"), Level: "info"}
+	written := make(chan int)
+	go func() {
+		n := 0
+		for range 200 {
+			switch err := log.Write(recorded(t, false)); {
+			case err == nil:
+				n++
+			case !errors.Is(err, errUnlinked):
+				t.Error(err)
+			}
+		}
+		written <- n
+	}()
+	seen := 0
+	take := func() { // what a log has by its end: nobody writes to it without a name
+		f, err := os.Open(log.Path)
+		if err != nil {
+			return
+		}
+		defer func() { _ = f.Close() }()
+		_ = os.Remove(log.Path)
+		b, _ := io.ReadAll(f)
+		seen += bytes.Count(b, []byte(`"message":"cni.ADD"`))
+	}
+	for {
+		select {
+		case n := <-written:
+			take()
+			if seen < n {
+				t.Errorf("%d operations seen, %d written", seen, n)
+			}
+			return
+		default:
+			take()
 		}
 	}
 }

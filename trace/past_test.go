@@ -1,12 +1,15 @@
 package trace
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -68,4 +71,18 @@ func TestSpoolHas(t *testing.T) {
 	has("itself", began, true)
 	has("itself, told some minutes later", began.Add(-5*time.Minute), true)
 	has("of another hour", began.Add(-time.Hour), false)
+}
+
+// TestSpoolHasPastWhatBlocks: what is no file, and has a segment's name, is not
+// opened.
+func TestSpoolHasPastWhatBlocks(t *testing.T) {
+	s := Spool{Dir: t.TempDir(), MaxBytes: 1 << 20}
+	began := time.Now()
+	earlier := filepath.Join(s.Dir, Segment(began.Add(-time.Minute))+SegmentSuffix)
+	if err := errors.Join(unix.Mkfifo(earlier, 0o600), s.Write(Past{Name: "cni.ADD", Span: pastSpan, Began: began}.Recorder(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Has(pastSpan, began); !got || err != nil {
+		t.Errorf("%t, %v", got, err)
+	}
 }
