@@ -27,9 +27,12 @@ func (c *Chain) Status(ctx context.Context, call delegates.Call, v *Verdict) err
 	if err != nil {
 		return err
 	}
-	errs := []error{c.Records.Trusted(), c.Records.Place(call.Network)}
+	errs := []error{c.Records.Trusted()}
 	for _, path := range s.Writes {
 		errs = append(errs, writable(path))
+	}
+	if errors.Join(errs...) == nil {
+		errs = append(errs, c.Records.Place(call.Network))
 	}
 	for _, step := range s.forward() {
 		call.Notes = notes{v, step.Name}
