@@ -163,14 +163,15 @@ func (p Plugin) noted(c Call, how Ran) error {
 // again is not excused.
 func (p Plugin) excused(c Call, err error) string {
 	_, missing := Find(p.Type, c.Path)
+	why := "is missing"
 	if unstarted(err) {
-		missing = err
+		missing, why = err, "cannot be started"
 	}
 	switch known := c.Before != nil && (p.Conf != nil || len(c.Before.IPs) > 0); {
 	case err == nil || later(err):
 		return ""
 	case missing != nil && !c.Made.Known && !known:
-		return p.Type + " cannot be run, and nothing is known that it made"
+		return p.Type + " " + why + ", and nothing is known that it made"
 	case p.Conf != nil && !c.Made.Known && !known:
 		return p.Type + " failed, and nothing is known that it made"
 	case p.Main && c.Absent && (!c.Made.Known || c.Made.Steps[p.Step] == Freeing):

@@ -145,7 +145,7 @@ func TestDelThatIsExcused(t *testing.T) {
 	}{
 		{"nothing is known", fails, false, false, Made{}, nil, "fake failed, and nothing is known that it made"},
 		{"nothing is known, busy", later, false, false, Made{}, nil, ""},
-		{"nothing is known, missing", "", false, false, Made{}, nil, "fake cannot be run, and nothing is known that it made"},
+		{"nothing is known, missing", "", false, false, Made{}, nil, "fake is missing, and nothing is known that it made"},
 		{"a prevResult", fails, false, true, Made{}, prev, ""},
 		{"a prevResult, missing", "", true, false, Made{}, prev, ""},
 		{"a prevResult, of the interface that is gone", fails, true, true, Made{}, prev, "fake failed, and the interface is gone: an earlier DEL removed it"},

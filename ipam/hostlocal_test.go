@@ -312,6 +312,34 @@ func TestAddOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestCursorThatIsNoFile: what has the cursor's name and is no file is neither
+// waited for nor written through, and the address is given back.
+func TestCursorThatIsNoFile(t *testing.T) {
+	for name, tt := range map[string]struct {
+		make func(path string) error
+		want string
+	}{
+		"a pipe":   {func(p string) error { return unix.Mkfifo(p, 0o600) }, "no such device or address"},
+		"a folder": {func(p string) error { return os.Mkdir(p, 0o700) }, "is a directory"},
+		"a link":   {func(p string) error { return os.Symlink("/none", p) }, "too many levels of symbolic links"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, dir := serve(t, `"subnet":"10.1.0.0/24"`, "")
+			path := filepath.Join(dir, "last_reserved_ip.0")
+			if err := errors.Join(os.MkdirAll(dir, 0o700), tt.make(path)); err != nil {
+				t.Fatal(err)
+			}
+			_, err := h.Add(t.Context(), call("c1"))
+			if got, want := fmt.Sprint(err), "open "+path+": "+tt.want; got != want {
+				t.Errorf("error %s, want %s", got, want)
+			}
+			if left, err := filepath.Glob(filepath.Join(dir, "10.*")); len(left) > 0 || err != nil {
+				t.Errorf("left %q, %v", left, err)
+			}
+		})
+	}
+}
+
 // opens counts how often a folder is opened, to be listed, while do runs.
 func opens(t *testing.T, dir string, do func()) int {
 	t.Helper()

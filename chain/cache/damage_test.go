@@ -192,7 +192,8 @@ func TestTrusted(t *testing.T) {
 		{"missing", 0o755, 0, 0, ""},
 		{"all may write to it", 0o755, 0o702, 0, "trust DIR/above/state: mode 0702 lets others write to it"},
 		{"a group may", 0o755, 0o720, 0, "trust DIR/above/state: mode 0720 lets others write to it"},
-		{"sticky", 0o755, 0o777 | os.ModeSticky, 0, "trust DIR/above/state: mode 1777 lets others write to it"},
+		{"sticky", 0o755, 0o777 | os.ModeSticky, 0, ""},
+		{"sticky, and planted", 0o755, 0o777 | os.ModeSticky, 0, "trust DIR/above/state/networks: it is owned by user 4711"},
 		{"another's", 0o755, 0o700, 4711, "trust DIR/above/state: it is owned by user 4711"},
 		{"as we make it, and all may write above", 0o777, 0o700, 0, ""}, // that was looked at when it was made
 		{"of another mode, and all may write above", 0o777, 0o750, 0, "trust DIR/above: mode 0777 lets others write to it"},
@@ -205,6 +206,9 @@ func TestTrusted(t *testing.T) {
 			err := os.Mkdir(filepath.Dir(state), 0o700)
 			if tt.state != 0 {
 				err = errors.Join(err, os.Mkdir(state, 0o700), os.Chmod(state, tt.state), os.Chown(state, tt.owner, 1000))
+			}
+			if tt.name == "sticky, and planted" {
+				err = errors.Join(err, os.Mkdir(filepath.Join(state, "networks"), 0o700), os.Chown(filepath.Join(state, "networks"), 4711, 0))
 			}
 			if err := errors.Join(err, os.Chmod(filepath.Dir(state), tt.above)); err != nil {
 				t.Skipf("%v: run make test as root", err)

@@ -110,7 +110,7 @@ func trace(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.At
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
 	wrapper := filepath.Join(t.TempDir(), "wrapper")
-	script := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s -e trace=sendto,clone,clone3,fork,vfork,execve,fsync,fdatasync,openat,getdents64 %s\n",
+	script := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s -e trace=sendto,clone,clone3,fork,vfork,execve,fsync,fdatasync,openat,openat2,getdents64 %s\n",
 		strace, log, filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire"))
 	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func (c *counted) count(line string) {
 		c.Syncs++
 	case "getdents64":
 		c.Listings++
-	case "openat":
+	case "openat", "openat2":
 		if (strings.Contains(line, "O_EXCL") || strings.Contains(line, "O_TMPFILE")) && !strings.Contains(line, "= -1") {
 			c.Creates++
 		}

@@ -124,7 +124,8 @@ func TestDiskFull(t *testing.T) {
 					l.ended(t, fmt.Sprint(room), endings[1])
 					break
 				}
-				if failed++; failed > 30 {
+				failed++
+				if failed > 30 {
 					t.Fatal("it is never enough")
 				}
 			}
@@ -201,7 +202,9 @@ func TestDiskBrokenRecordOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(l.record, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; os.WriteFile(filepath.Join(state, fmt.Sprint("filler", i)), nil, 0o600) == nil; i++ {
+	var err error
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(state, fmt.Sprint("filler", i)), nil, 0o600)
 	}
 	if err := l.end(t, endings[1]).Err(); err != nil {
 		t.Error(describe(err))
@@ -252,7 +255,7 @@ func TestDiskState(t *testing.T) {
 			l.begin(t)
 			mend := tt.spoil(t, state)
 			verdictDir(t, l.Node)
-			err := raw(t, l.Node, "STATUS", l.stdin, l.Environment("STATUS", attach.Attachment{})).Err()
+			err := poll(t, l.Node, l.stdin).Err()
 			if problem := expected(err, tt.status, l.Normal); problem != nil {
 				t.Errorf("STATUS: %v", problem)
 			}
@@ -367,24 +370,24 @@ func answers(t *testing.T, set map[string]string, spoil func(dir string)) (out [
 	t.Helper()
 	n := node(t)
 	spoil(n.Dir)
-	l := &rounds{Node: n, pod: pod1(t, n), stdin: strings.ReplaceAll(conf(t, n, set), attach.Dir, n.Dir)}
+	pod, answer, own := pod1(t, n), "", strings.ReplaceAll(conf(t, n, set), attach.Dir, n.Dir)
 	before := dropped(t)
 	for _, verb := range []string{"ADD", "ADD", "CHECK", "STATUS", "GC", "DEL", "DEL"} {
-		stdin := json.RawMessage(l.stdin)
+		stdin := json.RawMessage(own)
 		switch verb {
 		case "CHECK":
-			stdin = put(t, stdin, []string{"prevResult"}, l.answer)
+			stdin = put(t, stdin, []string{"prevResult"}, answer)
 		case "GC":
 			stdin = put(t, stdin, []string{"cni.dev/valid-attachments"}, `[{"containerID": "c1", "ifname": "eth0"}]`)
 		}
-		call := raw(t, n, verb, string(stdin), n.Environment(verb, l.pod))
-		if l.answer == "" {
-			l.answer = string(call.Stdout)
+		call := raw(t, n, verb, string(stdin), n.Environment(verb, pod))
+		if answer == "" {
+			answer = string(call.Stdout)
 		}
 		if _, err := n.Kernel(); err != nil { // learns the bridge's MAC
 			t.Fatal(err)
 		}
-		answer := n.Normal(string(call.Stdout))
+		said := n.Normal(string(call.Stdout))
 		if call.Exit != 0 {
 			var e struct {
 				Code uint
@@ -393,9 +396,9 @@ func answers(t *testing.T, set map[string]string, spoil func(dir string)) (out [
 			if err := json.Unmarshal(call.Stdout, &e); err != nil {
 				t.Fatal(err)
 			}
-			answer, _, _ = strings.Cut(fmt.Sprint(e.Code, " ", e.Msg), ", since ")
+			said, _, _ = strings.Cut(fmt.Sprint(e.Code, " ", e.Msg), ", since ")
 		}
-		out = append(out, fmt.Sprint(verb, " ", call.Exit, " ", answer, string(call.Stderr)))
+		out = append(out, fmt.Sprint(verb, " ", call.Exit, " ", said, string(call.Stderr)))
 	}
 	nothingLeft(t, n)
 	if b, err := os.ReadFile(filepath.Join(n.Dir, "outside")); err == nil && string(b) != "as it was" {
