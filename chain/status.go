@@ -32,7 +32,7 @@ func (c *Chain) Status(ctx context.Context, call delegates.Call, v *Verdict) err
 		errs = append(errs, writable(path))
 	}
 	if errors.Join(errs...) == nil {
-		errs = append(errs, c.Records.Place(call.Network))
+		errs = append(errs, c.Records.Usable(call.Network))
 	}
 	for _, step := range s.forward() {
 		call.Notes = notes{v, step.Name}

@@ -30,7 +30,7 @@ const (
 	KeyRecord      = attribute.Key("cni.record")        // what the journal told: "none", "attached", "interrupted", "deleting"
 	KeyRecordSize  = attribute.Key("cni.record.bytes")  // size of the journal in bytes
 	KeyPath        = attribute.Key("cni.path")          // entries of CNI_PATH, ["bin"]
-	KeyQuarantine  = attribute.Key("cni.quarantine")    // where a broken record is kept, a path
+	KeyQuarantine  = attribute.Key("cni.quarantine")    // where a broken record is kept, a path; or why it is not
 	KeyPlugin      = attribute.Key("cni.plugin")        // executable of a delegated plugin, a path
 	KeyReaped      = attribute.Key("cni.reaped")        // the wait of the interface's removal was left to a child, true
 	KeyStderr      = attribute.Key("cni.plugin.stderr") // what a delegated plugin wrote there, bounded

@@ -75,6 +75,20 @@ func (d Dir) Place(network string) error {
 	return nil // whoever makes a record there is told
 }
 
+// Usable is an error where the next record could not be made: an ErrPlace, or what
+// stands in the place of the lock. It makes nothing.
+func (d Dir) Usable(network string) error {
+	lock := filepath.Join(filepath.Dir(d.Path), "lock")
+	fd, err := d.open(lock, unix.O_RDWR|unix.O_NONBLOCK)
+	switch {
+	case err == nil:
+		_ = unix.Close(fd)
+	case !errors.Is(err, unix.ENOENT):
+		return &os.PathError{Op: "open", Path: lock, Err: err}
+	}
+	return d.Place(network)
+}
+
 // elsewhere tells of an error that a path's folders are none: a symbolic link,
 // or another kind of file. There is no record then, whatever is behind it.
 func elsewhere(err error) bool { return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) }

@@ -123,8 +123,8 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	if !veth.ValidName(a.IfName) {
 		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
-	if _, relative := folders(a.Path); len(relative) > 0 {
-		return fmt.Errorf("%w: entry %s is relative: what it names is the caller's to choose", errPath, conflist.Shown(relative[0]))
+	if err := absolute(a.Path); err != nil {
+		return err
 	}
 	before, err := o.before(ctx, a)
 	if err != nil {
@@ -313,6 +313,15 @@ func folders(path string) (absolute, relative []string) {
 		}
 	}
 	return absolute, relative
+}
+
+// absolute is an error for a CNI_PATH with a relative entry: what that names is
+// the caller's to choose.
+func absolute(path string) error {
+	if _, relative := folders(path); len(relative) > 0 {
+		return fmt.Errorf("%w: entry %s is relative", errPath, conflist.Shown(relative[0]))
+	}
+	return nil
 }
 
 func (o *operation) call(ctx context.Context, a *skel.CmdArgs) delegates.Call {

@@ -246,7 +246,7 @@ func TestDiskState(t *testing.T) {
 		}, unix.ENOTDIR, "50 not a directory", ""},
 		{"lock is a folder", func(t *testing.T, state string) func() {
 			return aside(t, state+"/lock", func() error { return os.Mkdir(state+"/lock", 0o700) })
-		}, unix.EISDIR, "", ""},
+		}, unix.EISDIR, "50 is a directory", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			needSandbox(t)
