@@ -54,9 +54,6 @@ func (p Plugin) Add(ctx context.Context, c Call) (*types100.Result, error) {
 // add is the answer, nil for null, and its version.
 func (p Plugin) add(ctx context.Context, c Call) (r *types100.Result, version string, err error) {
 	out, err := p.with(ctx, "ADD", c)
-	if unstarted(err) { // there is nothing that its DEL, which would fail likewise, could take back
-		err = errors.Join(err, p.noted(c, Freed))
-	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -164,7 +161,7 @@ func (p Plugin) noted(c Call, how Ran) error {
 func (p Plugin) excused(c Call, err error) string {
 	_, missing := Find(p.Type, c.Path)
 	why := "is missing"
-	if unstarted(err) {
+	if neverRan(err) {
 		missing, why = err, "cannot be started"
 	}
 	switch known := c.Before != nil && (p.Conf != nil || len(c.Before.IPs) > 0); {
@@ -180,13 +177,6 @@ func (p Plugin) excused(c Call, err error) string {
 		return p.Type + " failed, and all that it made went with the pod's namespace"
 	}
 	return ""
-}
-
-// unstarted tells that a program was never run: it is not executable, or no
-// program.
-func unstarted(err error) bool {
-	var p *fs.PathError
-	return errors.As(err, &p) && p.Op == "fork/exec"
 }
 
 // later tells that a plugin asks to be tried again, or ran out of time.
