@@ -171,8 +171,8 @@ func (c *Chain) replay(ctx context.Context, a delegates.Attachment) cache.Record
 			r = cache.Record{State: cache.None}
 		}
 	case r.Damaged:
-		kept, err := c.Records.Mend(&r)
-		trace.Warn(ctx, "record is damaged: what can be read of it is used", isolated(kept, err, trace.KeyRecordSize.Int64(r.Size))...)
+		kept, _ := c.isolate(ctx, func() (string, error) { return c.Records.Mend(&r) })
+		trace.Warn(ctx, "record is damaged: what can be read of it is used", kept, trace.KeyRecordSize.Int64(r.Size))
 	}
 	return r
 }
@@ -182,19 +182,25 @@ func (c *Chain) quarantine(ctx context.Context, path string, why error) error {
 	if why == nil {
 		why = errNoLine
 	}
-	kept, err := c.Records.Quarantine(path, why.Error())
-	trace.Warn(ctx, "record cannot be read", isolated(kept, err, trace.KeyError.String(why.Error()))...)
+	kept, err := c.isolate(ctx, func() (string, error) { return c.Records.Quarantine(path, why.Error()) })
+	trace.Warn(ctx, "record cannot be read", kept, trace.KeyError.String(why.Error()))
 	return err
 }
 
 var errNoLine = errors.New("it holds no line that can be read")
 
-// isolated adds to a warning where quarantine has the file, or why it has not.
-func isolated(kept string, err error, kv ...trace.KeyValue) []trace.KeyValue {
-	if err != nil {
-		kept = err.Error()
-	}
-	return append(kv, trace.KeyQuarantine.String(kept))
+// isolate runs what brings a file into quarantine in a span of its own, and tells
+// where it is kept, or why it is not.
+func (c *Chain) isolate(ctx context.Context, do func() (string, error)) (kept trace.KeyValue, err error) {
+	err = row(ctx, "cache.quarantine", func(ctx context.Context) error {
+		path, err := do()
+		if kept = trace.KeyQuarantine.String(path); err != nil {
+			kept = trace.KeyQuarantine.String(err.Error())
+		}
+		trace.Set(ctx, kept)
+		return err
+	})
+	return kept, err
 }
 
 // vacant is an error when the attachment exists (CNI spec 1.1.0, section 2:

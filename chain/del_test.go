@@ -25,6 +25,7 @@ func TestDel(t *testing.T) {
 	const (
 		all    = "cni.DEL\n  cache.read\n  bridge\n  ipam\n  cache.delete\n"
 		noFile = "cni.DEL\n  cache.read\n  bridge\n  ipam\n"
+		broken = "cni.DEL\n  cache.read\n    cache.quarantine\n  bridge\n  ipam\n"
 	)
 	garbage := func(t *testing.T, h host) {
 		t.Helper()
@@ -82,11 +83,11 @@ func TestDel(t *testing.T) {
 			[]string{"cni.DEL: configuration has errors: what can be read of it is used: broken"}},
 		{"a step panics", kind{}, func(t *testing.T, h host) { t.Helper(); h.attach(t); h.panics = "bridge DEL" }, nil, "cni.DEL\n  cache.read\n  bridge [error]\n  ipam\n",
 			[]string{"lock", "bridge DEL", "ipam DEL"}, []string{"interface of net/c1:eth0"}, cache.Deleting, "not everything could be removed: panic: a mistake", []string{"cni.DEL: panic"}},
-		{"the record cannot be read", kind{}, garbage, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
+		{"the record cannot be read", kind{}, garbage, nil, broken, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record cannot be read: it holds no line that can be read"}},
-		{"the record is a folder", kind{}, folder, nil, noFile, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
+		{"the record is a folder", kind{}, folder, nil, broken, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record cannot be read: read RECORDS/net/c1:eth0: is no regular file of at most 67108864 bytes"}},
-		{"the record is damaged", kind{}, damaged, nil, all, []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
+		{"the record is damaged", kind{}, damaged, nil, broken + "  cache.delete\n", []string{"lock", "bridge DEL", "ipam DEL"}, nil, cache.None, "",
 			[]string{"cache.read: record is damaged: what can be read of it is used"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
