@@ -185,27 +185,27 @@ func TestTrusted(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		above, state os.FileMode // 0 where the state directory is not there
-		owner        int
+		owner, group int
 		want         string
 	}{
-		{"as we make it", 0o755, 0o700, 0, ""},
-		{"missing", 0o755, 0, 0, ""},
-		{"all may write to it", 0o755, 0o702, 0, "trust DIR/above/state: mode 0702 lets others write to it"},
-		{"a group may", 0o755, 0o720, 0, "trust DIR/above/state: mode 0720 lets others write to it"},
-		{"sticky", 0o755, 0o777 | os.ModeSticky, 0, ""},
-		{"sticky, and planted", 0o755, 0o777 | os.ModeSticky, 0, "trust DIR/above/state/networks: it is owned by user 4711"},
-		{"another's", 0o755, 0o700, 4711, "trust DIR/above/state: it is owned by user 4711"},
-		{"as we make it, and all may write above", 0o777, 0o700, 0, ""}, // that was looked at when it was made
-		{"of another mode, and all may write above", 0o777, 0o750, 0, "trust DIR/above: mode 0777 lets others write to it"},
-		{"missing, and all may write above", 0o777, 0, 0, "trust DIR/above: mode 0777 lets others write to it"},
-		{"missing, and sticky above", 0o777 | os.ModeSticky, 0, 0, ""},
+		{"as we make it", 0o755, 0o700, 0, 0, ""},
+		{"missing", 0o755, 0, 0, 0, ""},
+		{"all may write to it", 0o755, 0o702, 0, 0, "trust DIR/above/state: mode 0702 lets others write to it"},
+		{"a group may", 0o755, 0o720, 0, 1000, "trust DIR/above/state: mode 0720 lets others write to it"},
+		{"sticky", 0o755, 0o777 | os.ModeSticky, 0, 0, ""},
+		{"sticky, and planted", 0o755, 0o777 | os.ModeSticky, 0, 0, "trust DIR/above/state/networks: it is owned by user 4711"},
+		{"another's", 0o755, 0o700, 4711, 0, "trust DIR/above/state: it is owned by user 4711"},
+		{"as we make it, and all may write above", 0o777, 0o700, 0, 0, ""}, // that was looked at when it was made
+		{"of another mode, and all may write above", 0o777, 0o750, 0, 0, "trust DIR/above: mode 0777 lets others write to it"},
+		{"missing, and all may write above", 0o777, 0, 0, 0, "trust DIR/above: mode 0777 lets others write to it"},
+		{"missing, and sticky above", 0o777 | os.ModeSticky, 0, 0, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			state := filepath.Join(dir, "above", "state")
 			err := os.Mkdir(filepath.Dir(state), 0o700)
 			if tt.state != 0 {
-				err = errors.Join(err, os.Mkdir(state, 0o700), os.Chmod(state, tt.state), os.Chown(state, tt.owner, 1000))
+				err = errors.Join(err, os.Mkdir(state, 0o700), os.Chmod(state, tt.state), os.Chown(state, tt.owner, tt.group))
 			}
 			if tt.name == "sticky, and planted" {
 				err = errors.Join(err, os.Mkdir(filepath.Join(state, "networks"), 0o700), os.Chown(filepath.Join(state, "networks"), 4711, 0))
