@@ -37,7 +37,7 @@ const (
 var Table = []Code{
 	{Version, "incompatible version", "the configuration's cniVersion is not served, or cannot hold the result", "see the plugin's VERSION for the list"},
 	{Unsupported, "unsupported field", "a key of the configuration asks for something that this version does not do", "take the key out, or update tracewire"},
-	{Environment, "invalid environment", "a CNI_* variable is missing or wrong, CNI_NETNS, CNI_ARGS and CNI_PATH included", "the runtime sets them: look at its log"},
+	{Environment, "invalid environment", "a CNI_* variable is missing or wrong, CNI_NETNS and CNI_ARGS included", "the runtime sets them: look at its log"},
 	{IO, "input/output failure", "a file or folder of state cannot be read or written, or others may write to it", "look at the disk and the folder's owner and mode"},
 	{Decode, "not decodable", "standard input is not one JSON document of at most 4 MiB", "look at the configuration list on disk"},
 	{Config, "invalid configuration", "a key of the configuration has a wrong value, or is unknown", "mend the key that the message names"},

@@ -31,9 +31,6 @@ import (
 // errIfName marks an interface name that the kernel takes for something else.
 var errIfName = errors.New("CNI_IFNAME")
 
-// errPath marks a CNI_PATH with an entry that no plugin is taken from.
-var errPath = errors.New("CNI_PATH")
-
 // errStdin marks a standard input that is no network configuration.
 var errStdin = errors.New("network configuration on standard input")
 
@@ -60,7 +57,6 @@ var border = []struct {
 	{is(conflist.ErrArgs), codes.Environment},
 	{is(errStdin), codes.Decode},
 	{is(errIfName), codes.Environment},
-	{is(errPath), codes.Environment},
 	{is(veth.ErrNoNamespace), codes.Environment},
 	{is(veth.ErrOwnNamespace), codes.OwnNetNS},
 	{is(ipam.ErrExhausted), codes.Exhausted},

@@ -123,9 +123,6 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	if !veth.ValidName(a.IfName) {
 		return fmt.Errorf("%w: %s is no interface name", errIfName, conflist.Shown(a.IfName))
 	}
-	if err := absolute(a.Path); err != nil {
-		return err
-	}
 	before, err := o.before(ctx, a)
 	if err != nil {
 		return err
@@ -315,18 +312,10 @@ func folders(path string) (absolute, relative []string) {
 	return absolute, relative
 }
 
-// absolute is an error for a CNI_PATH with a relative entry: what that names is
-// the caller's to choose.
-func absolute(path string) error {
-	if _, relative := folders(path); len(relative) > 0 {
-		return fmt.Errorf("%w: entry %s is relative", errPath, conflist.Shown(relative[0]))
-	}
-	return nil
-}
-
 func (o *operation) call(ctx context.Context, a *skel.CmdArgs) delegates.Call {
 	path, relative := folders(a.Path)
 	if len(relative) > 0 {
+		// What they name is the choice of whoever started the runtime where it runs.
 		trace.Warn(ctx, "relative entries of CNI_PATH are passed over", trace.KeyPath.StringSlice(relative))
 	}
 	return delegates.Call{

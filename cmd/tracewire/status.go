@@ -21,7 +21,7 @@ func (o *operation) status(ctx context.Context, a *skel.CmdArgs) error {
 	o.chain.Build = func(conf []byte, args string) (chain.Steps, error) {
 		s, err := build(conf, args)
 		err = without(err, ipam.ErrNoRanges) // they may come with each ADD
-		err = errors.Join(err, absolute(a.Path), o.writes(&s))
+		err = errors.Join(err, o.writes(&s))
 		return s, err
 	}
 	call := o.call(ctx, a)

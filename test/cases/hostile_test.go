@@ -402,11 +402,11 @@ func TestHostilePath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ name, path, add string }{
-		{"relative", relative, `4 CNI_PATH: entry "` + relative[:12]},
-		{"relative, among others", "/nowhere:" + relative + ":/none", `4 CNI_PATH: entry "` + relative[:12]},
-		{"this folder", ".", `4 CNI_PATH: entry "."`},
-		{"empty entries", ":/nowhere:", "105 leases: no executable in CNI_PATH"},
+	for _, tt := range []struct{ name, path string }{
+		{"relative", relative},
+		{"relative, among others", "/nowhere:" + relative + ":/none"},
+		{"this folder", "."},
+		{"empty entries", ":/nowhere:"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := node(t)
@@ -414,14 +414,10 @@ func TestHostilePath(t *testing.T) {
 			env := func(verb string) []string {
 				return append(slices.DeleteFunc(n.Environment(verb, pod1(t, n)), func(kv string) bool { return strings.HasPrefix(kv, "CNI_PATH=") }), "CNI_PATH="+tt.path)
 			}
-			if problem := expected(raw(t, n, "ADD", stdin, env("ADD")).Err(), tt.add, n.Normal); problem != nil {
+			if problem := expected(raw(t, n, "ADD", stdin, env("ADD")).Err(), "105 leases: no executable in CNI_PATH", n.Normal); problem != nil {
 				t.Error(problem)
 			}
-			status := tt.add
-			if tt.name == "empty entries" {
-				status = "50 leases: no executable in CNI_PATH"
-			}
-			if problem := expected(raw(t, n, "STATUS", stdin, env("STATUS")).Err(), status, n.Normal); problem != nil {
+			if problem := expected(raw(t, n, "STATUS", stdin, env("STATUS")).Err(), "50 leases: no executable in CNI_PATH", n.Normal); problem != nil {
 				t.Errorf("STATUS: %v", problem)
 			}
 			if err := raw(t, n, "DEL", stdin, env("DEL")).Err(); err != nil {
