@@ -20,12 +20,12 @@ func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
 	if err != nil {
 		return err
 	}
-	listed := addresses(c.Made.Reserved)
+	listed := delegates.Addresses(c.Made.Reserved)
 	if c.Made.Reserved == nil {
-		listed = addresses(c.Made.Result)
+		listed = delegates.Addresses(c.Made.Result)
 	}
 	if !c.Made.Known {
-		listed = slices.DeleteFunc(addresses(c.Before), func(a netip.Addr) bool {
+		listed = slices.DeleteFunc(delegates.Addresses(c.Before), func(a netip.Addr) bool {
 			return !slices.ContainsFunc(h.Sets, func(s Set) bool { return s.index(a) >= 0 })
 		})
 	}

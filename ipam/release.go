@@ -6,9 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"slices"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
@@ -35,7 +33,7 @@ func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
 		return err
 	}
 	defer s.unlock()
-	if listed := addresses(c.Made.Reserved, c.Made.Result); len(listed) > 0 {
+	if listed := delegates.Addresses(c.Made.Reserved, c.Made.Result); len(listed) > 0 {
 		_, err := s.releaseListed(listed)
 		return err
 	}
@@ -91,26 +89,6 @@ func (s *store) releaseAll(n int) error {
 	}
 	s.span.Set(trace.KeyReservation.Int(n))
 	return errors.Join(errs...)
-}
-
-// addresses lists the addresses of results, each once. Nil results have none.
-func addresses(results ...*types100.Result) []netip.Addr {
-	var all []netip.Addr
-	for _, r := range results {
-		if r == nil {
-			continue
-		}
-		for _, ip := range r.IPs {
-			if ip == nil {
-				continue
-			}
-			a, ok := netip.AddrFromSlice(ip.Address.IP)
-			if a = a.Unmap(); ok && !slices.Contains(all, a) {
-				all = append(all, a)
-			}
-		}
-	}
-	return all
 }
 
 // previous lists the addresses of a prevResult of any version. What cannot be
