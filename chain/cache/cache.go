@@ -107,6 +107,10 @@ func (r Result) Get() *types100.Result {
 	return &out
 }
 
+// Earlier tells that the record is of another boot than this one: what it stands
+// for in the kernel is gone. It is false where one of them is not known.
+func (r *Record) Earlier(boot string) bool { return boot != "" && r.Boot != "" && r.Boot != boot }
+
 // Made is what the record says that ADD made, for the steps.
 func (r *Record) Made(boot string) delegates.Made {
 	m := delegates.Made{Known: r.State != None && r.State != Unreadable && r.whole(), ThisBoot: r.Boot == boot, Cookie: r.Cookie, Reserved: r.Reserved.Get(), Result: r.Result.Get()}
