@@ -39,6 +39,9 @@ type Bridge struct {
 	// Hold takes the bridge's lock, which all networks on it share: while an ADD
 	// holds it, shared, no DEL, which holds it alone, removes the bridge.
 	Hold func(ctx context.Context, shared bool) (unlock func(), err error)
+	// Vacant is the address that Station found no station for last; it belongs to the
+	// operation. Nil where nobody asks.
+	Vacant *netip.Addr
 }
 
 // wiring is what the phases of one ADD hand on.
@@ -118,12 +121,12 @@ func (w *wiring) createVeth(ctx context.Context) error {
 	return w.Host.SetVLANs(w.HostIndex, drop, add)
 }
 
-// ownMAC plans another MAC for the pod where the bridge has a station of the
-// one that follows from the address: another network's pod, whose addresses overlap.
+// ownMAC plans another MAC for the pod where the bridge has a station of the one
+// that follows from the address, which the runtime asked for, or nobody looked.
 func (w *wiring) ownMAC() error {
 	pod := w.Result.Interfaces[atPod]
 	own := veth.PodMAC(w.Call.String(), nil)
-	if w.Conf.MAC != nil || pod.Mac == own.String() {
+	if w.Conf.MAC != nil || pod.Mac == own.String() || w.vacant() {
 		return nil
 	}
 	planned, err := net.ParseMAC(pod.Mac)

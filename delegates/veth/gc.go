@@ -3,6 +3,7 @@ package veth
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,32 @@ func GC(ctx context.Context, network string, k delegates.Kept, wait bool) (gone 
 		errs = append(errs, err)
 	}
 	return gone, errors.Join(errs...)
+}
+
+// Marked looks at the aliases of all interfaces, and returns what tells of an
+// attachment whether it has one: it lives then. An IfName of "" stands for any
+// interface of the container.
+func Marked() (func(delegates.Attachment) bool, error) {
+	host, err := Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	all, err := host.Links()
+	var aliases []string
+	for _, l := range all {
+		if Owner(l.Alias) != "" {
+			aliases = append(aliases, l.Alias)
+		}
+	}
+	return func(a delegates.Attachment) bool {
+		if a.IfName != "" {
+			return slices.Contains(aliases, Alias(a.String()))
+		}
+		return slices.ContainsFunc(aliases, func(alias string) bool {
+			return strings.HasPrefix(alias, aliasPrefix+a.String()) || !strings.Contains(alias, "/") // a hash may be of it
+		})
+	}, err
 }
 
 // parseOwner reads network/containerID:ifname.

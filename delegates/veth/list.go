@@ -105,6 +105,23 @@ func (c *Conn) Routes(index int) (out []Installed, err error) {
 	return out, err
 }
 
+// Routed lists the addresses that the host has a route of their own to, through
+// an interface: pods without a bridge are reached so.
+func Routed() (out []netip.Addr, err error) {
+	host, err := Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	all, err := host.Routes(0)
+	for _, r := range all {
+		if r.Dst.IsSingleIP() && !r.Gateway.IsValid() {
+			out = append(out, r.Dst.Addr())
+		}
+	}
+	return out, err
+}
+
 // readRoute reads a struct rtmsg and its attributes (rtnetlink(7)).
 func readRoute(body []byte) []Installed {
 	var r Installed

@@ -1,6 +1,7 @@
 package veth
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"net"
@@ -57,6 +58,10 @@ var hostMACs = []byte{0x0a, 0x57}
 
 // HostMAC is the host end's: 0a:57 and four bytes of a hash of the attachment.
 func HostMAC(attachment string) net.HardwareAddr { return mac(0x57, hash(attachment, "host")) }
+
+// Ours tells that an interface is a host end of ours, also where its alias is
+// not set yet.
+func (l Link) Ours() bool { return Owner(l.Alias) != "" || bytes.HasPrefix(l.MAC, hostMACs) }
 
 // PodMAC is the pod end's. Where the address is known it follows from the
 // address, so that a neighbour entry which outlived the last pod of that

@@ -108,6 +108,17 @@ func StateOf(path string) string {
 	return ""
 }
 
+// Missing tells that no network namespace can be at a path. Where one cannot
+// look, one may be.
+func Missing(path string) bool {
+	var kind unix.Statfs_t
+	err := unix.Statfs(path, &kind)
+	if err == nil {
+		return kind.Type != unix.NSFS_MAGIC
+	}
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+}
+
 const ownPath = "/proc/thread-self/ns/net"
 
 // Do runs do in the namespace, on the calling goroutine: a goroutine of its
