@@ -5,6 +5,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -20,6 +21,13 @@ type HostLocal struct {
 	Routes     []*types.Route
 	ResolvConf string // a file; empty when there is none
 	Patience   Patience
+	Earlier    Earlier
+	// Recorded is the addresses that the network's records of this boot hold: a store
+	// without a cursor asks once. Nil where there are no records.
+	Recorded func() ([]Lease, error)
+	// Station tells whether the bridge has a station of the MAC that follows from an
+	// address: who lost its reservation may live. Nil where there is no bridge.
+	Station func(netip.Addr) (bool, error)
 
 	perCall bool // some of Sets are this call's own
 }
@@ -46,7 +54,9 @@ func (h HostLocal) Add(ctx context.Context, c delegates.Call) (*types100.Result,
 		return nil, delegates.NothingMade{Err: err}
 	}
 	defer s.unlock()
-	if err := h.fill(s, res); err != nil {
+	s.network, s.earlier, s.recorded = c.Network, h.Earlier, h.Recorded
+	_ = s.earlier.ensure(ctx, s) // who needs the list tells why there is none
+	if err := h.fill(ctx, s, res); err != nil {
 		if left := s.undo(); left != nil {
 			err = errors.Join(err, left)
 		}
@@ -56,12 +66,15 @@ func (h HostLocal) Add(ctx context.Context, c delegates.Call) (*types100.Result,
 }
 
 // fill adds an address of each range set.
-func (h HostLocal) fill(s *store, res *types100.Result) error {
+func (h HostLocal) fill(ctx context.Context, s *store, res *types100.Result) error {
 	if len(h.Sets) == 0 {
 		return ErrNoRanges
 	}
 	for n, set := range h.Sets {
-		ip, err := s.lease(set, n)
+		if s.station = nil; n == telling(h.Sets) {
+			s.station = h.Station
+		}
+		ip, err := s.lease(ctx, set, n)
 		if err != nil {
 			return err
 		}

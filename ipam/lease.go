@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -21,9 +22,17 @@ var (
 const probes = 64
 
 // lease reserves one address of set n.
-func (s *store) lease(set Set, n int) (*types100.IPConfig, error) {
+func (s *store) lease(ctx context.Context, set Set, n int) (*types100.IPConfig, error) {
 	last := s.cursorOf(n)
-	a, err := s.pick(set, last.addr())
+	if last.text == "" { // a new store, or one that was wiped
+		if err := s.restore(ctx, set); err != nil {
+			return nil, err
+		}
+	}
+	a, err := s.pick(ctx, set, last.addr())
+	if errors.Is(err, errStations) { // the next ADD goes on from here
+		return nil, errors.Join(err, last.set(a))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -35,24 +44,31 @@ func (s *store) lease(set Set, n int) (*types100.IPConfig, error) {
 	return &types100.IPConfig{Address: net.IPNet{IP: a.AsSlice(), Mask: mask}, Gateway: r.Gateway.AsSlice()}, nil
 }
 
-func (s *store) pick(set Set, last netip.Addr) (netip.Addr, error) {
+// pick reserves the address asked for, or the next that is free. Where there is
+// none, what is of an earlier boot is given back.
+func (s *store) pick(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
+	do := func() (netip.Addr, error) { return s.probe(ctx, set, last) }
 	if set.Requested.IsValid() {
-		return set.Requested, s.grant(set.Requested)
+		do = func() (netip.Addr, error) { return set.Requested, s.grant(set.Requested) }
 	}
-	n := 0
-	for a := range set.after(last) {
-		n++
-		if n > probes {
-			return s.search(set, last)
-		}
-		if ok, err := s.reserve(a); ok || err != nil {
-			return a, err
-		}
+	a, err := do()
+	if !errors.Is(err, ErrExhausted) && !errors.Is(err, ErrTaken) {
+		return a, err
 	}
-	return netip.Addr{}, exhausted(set, n)
+	n, untold := s.reclaim(ctx)
+	if n > 0 {
+		a, err = do()
+	}
+	if err != nil && untold != nil {
+		err = fmt.Errorf("%w (what is of an earlier boot cannot be given back: %w)", err, untold)
+	}
+	return a, err
 }
 
 func (s *store) grant(a netip.Addr) error {
+	if holder, ok := s.passed[a]; ok {
+		return fmt.Errorf("%w: %s is held by container %s", ErrTaken, a, holder)
+	}
 	ok, err := s.reserve(a)
 	if ok || err != nil {
 		return err
@@ -64,9 +80,23 @@ func (s *store) grant(a netip.Addr) error {
 	return fmt.Errorf("%w: %s is held by container %s", ErrTaken, a, holder)
 }
 
+func (s *store) probe(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
+	n := 0
+	for a := range set.after(last) {
+		n++
+		if n > probes {
+			return s.search(ctx, set, last)
+		}
+		if ok, err := s.try(ctx, a); ok || err != nil {
+			return a, err
+		}
+	}
+	return netip.Addr{}, exhausted(set, n)
+}
+
 // search looks a free address up in one listing. It passes over no more
 // addresses than there are files, however large the ranges are.
-func (s *store) search(set Set, last netip.Addr) (netip.Addr, error) {
+func (s *store) search(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
 	taken, err := taken(s.dir)
 	if err != nil {
 		return netip.Addr{}, err
@@ -75,19 +105,19 @@ func (s *store) search(set Set, last netip.Addr) (netip.Addr, error) {
 		if taken[a] {
 			continue
 		}
-		if ok, err := s.reserve(a); ok || err != nil {
+		if ok, err := s.try(ctx, a); ok || err != nil {
 			return a, err
 		}
 	}
-	return s.debris(set, last)
+	return s.debris(ctx, set, last)
 }
 
 // debris is for a set with a file for every address: only now is it worth
 // asking for their sizes.
-func (s *store) debris(set Set, last netip.Addr) (netip.Addr, error) {
+func (s *store) debris(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
 	n := 0
 	for a := range set.after(last) {
-		if ok, err := s.takeOver(a); ok || err != nil {
+		if ok, err := s.try(ctx, a); ok || err != nil {
 			return a, err
 		}
 		n++

@@ -49,6 +49,7 @@ type stamp struct {
 // since the kernel started.
 type tally struct {
 	Folder stamp         `json:"folder"`
+	List   stamp         `json:"list"`   // of the file that lists what is of an earlier boot
 	Seen   time.Duration `json:"seen"`   // since when the folder has that stamp
 	Listed time.Duration `json:"listed"` // when it was listed
 	Sets   []use         `json:"sets"`
@@ -57,7 +58,7 @@ type tally struct {
 // use is how much of one range set is in use.
 type use struct {
 	Ranges string        `json:"ranges"`
-	Used   uint64        `json:"used"`             // reservation files
+	Used   uint64        `json:"used"`             // reservation files that ADD does not give back
 	Debris string        `json:"debris,omitempty"` // one of them that holds nobody, when there is a file for each address
 	Full   time.Duration `json:"full,omitempty"`   // since when it is exhausted, 0 when it is not
 	Told   bool          `json:"told,omitempty"`   // it was told that it is nearly full
@@ -76,7 +77,7 @@ func (h HostLocal) Status(ctx context.Context, c delegates.Call) error {
 	}
 	var last tally
 	c.Notes.Recall(&last)
-	now, err := h.count(dir, last, c.Uptime)
+	now, err := h.count(ctx, c, dir, last)
 	if err != nil {
 		trace.Warn(ctx, "reservations cannot be counted", trace.KeyError.String(err.Error()))
 		return nil
@@ -106,12 +107,12 @@ func (h HostLocal) Folder(network string) (string, error) { return folder(h.Data
 
 // count takes the figures of the last tally, or lists the folder where they may
 // no longer be right.
-func (h HostLocal) count(dir string, last tally, uptime time.Duration) (tally, error) {
+func (h HostLocal) count(ctx context.Context, c delegates.Call, dir string, last tally) (tally, error) {
 	at, err := stampOf(dir)
 	if err != nil {
 		return tally{}, err
 	}
-	now := tally{Folder: at, Seen: uptime, Listed: uptime, Sets: h.uses()}
+	now := tally{Folder: at, List: h.Earlier.stamp(), Seen: c.Uptime, Listed: c.Uptime, Sets: h.uses()}
 	if at == last.Folder {
 		now.Seen = last.Seen
 	}
@@ -126,8 +127,14 @@ func (h HostLocal) count(dir string, last tally, uptime time.Duration) (tally, e
 		return now, nil
 	}
 	taken, err := taken(dir)
+	var free map[netip.Addr]bool
 	for i, set := range h.Sets {
-		now.Sets[i].count(set, taken, dir)
+		u := &now.Sets[i]
+		u.count(set, taken, free, dir)
+		if free == nil && u.atLeast(relaxed) { // below, nobody asks for more
+			free = h.Earlier.free(ctx, dir, c.Network)
+			u.count(set, taken, free, dir)
+		}
 	}
 	return now, err
 }
@@ -151,14 +158,16 @@ func stampOf(dir string) (stamp, error) {
 	if err != nil {
 		return stamp{}, &fs.PathError{Op: "stat", Path: dir, Err: err}
 	}
-	return stamp{st.Dev, st.Ino, st.Ctim.Nano()}, nil
+	return stampIn(&st), nil
 }
+
+func stampIn(st *unix.Stat_t) stamp { return stamp{st.Dev, st.Ino, st.Ctim.Nano()} }
 
 // holds tells that a listing would count now what the tally counted: the folder
 // has not changed since, nor had for a while before. Who fills an empty file
 // changes that file alone.
 func (t tally) holds(now tally, dir string) bool {
-	if t.Folder != now.Folder || t.Listed-t.Seen < margin || len(t.Sets) != len(now.Sets) {
+	if t.Folder != now.Folder || t.List != now.List || t.Listed-t.Seen < margin || len(t.Sets) != len(now.Sets) {
 		return false
 	}
 	for i, u := range t.Sets {
@@ -178,24 +187,29 @@ func (t tally) of(ranges string) use {
 	return t.Sets[i]
 }
 
-// count counts the set's addresses that have a file. Only when all have one are
-// their sizes looked at: an empty one is debris, which ADD takes over, or of an
-// ADD that writes it just now, without a look at host-local's lock, and the next
-// Status looks at it again.
-func (u *use) count(set Set, taken map[netip.Addr]bool, dir string) {
-	var all []netip.Addr
-	for a := range taken {
-		if set.index(a) >= 0 && !set.gateway(a) {
-			all = append(all, a)
-		}
-	}
+// count counts the set's addresses that have a file and are not free all the
+// same. Only when all others are taken their sizes are looked at: an empty one is
+// debris, which ADD takes over, or of an ADD that writes it just now, without a
+// look at host-local's lock, and the next Status looks at it again.
+func (u *use) count(set Set, taken, free map[netip.Addr]bool, dir string) {
+	all := set.of(taken)
+	all = slices.DeleteFunc(all, func(a netip.Addr) bool { return free[a] })
 	if u.Used = uint64(len(all)); u.Used < u.total {
 		return
 	}
-	// What else ADD takes back before it gives up is to be looked for here.
 	if i := slices.IndexFunc(all, func(a netip.Addr) bool { return empty(filepath.Join(dir, a.String())) }); i >= 0 {
 		u.Debris = all[i].String()
 	}
+}
+
+// of is the set's addresses among those that have a file.
+func (s Set) of(taken map[netip.Addr]bool) (all []netip.Addr) {
+	for a := range taken {
+		if s.index(a) >= 0 && !s.gateway(a) {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 func (u use) exhausted() bool { return u.Used >= u.total && u.Debris == "" }

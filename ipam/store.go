@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -42,11 +41,19 @@ func folder(dataDir, network string) (string, error) {
 // store is a network's folder, under its flock. While it is held nobody, the
 // reference included, makes or removes a reservation.
 type store struct {
-	dir    string
-	owner  Reservation
-	span   trace.Span // of the operation
-	unlock func()
-	made   []string // reservation files written through this store
+	dir     string
+	network string
+	owner   Reservation
+	span    trace.Span // of the operation
+	unlock  func()
+	made    []string // reservation files written through this store
+
+	earlier   Earlier
+	reclaimed bool // what is of an earlier boot was given back
+	recorded  func() ([]Lease, error)
+	station   func(netip.Addr) (bool, error) // nil for a set that the MAC does not follow from
+	met       int                            // stations that were found
+	passed    map[netip.Addr]string          // addresses without a file that are somebody's all the same
 }
 
 // openStore takes the folder's lock. The error is fs.ErrNotExist when there is
@@ -157,28 +164,47 @@ func remove(path string) error {
 // readReservation reads a reservation file. What is no regular file, or holds
 // no reservation, is not ok.
 func readReservation(path string) (r Reservation, ok bool, err error) {
-	b, err := readRegular(path)
+	r, _, ok, err = examine(path)
+	return r, ok, err
+}
+
+// examine is readReservation, and the file's stamp.
+func examine(path string) (r Reservation, at stamp, ok bool, err error) {
+	b, at, err := readStamped(path)
 	if err == nil {
 		r, ok = ParseReservation(string(b))
 	}
-	return r, ok, err
+	return r, at, ok, err
 }
 
 // readRegular reads a file. What is no regular file has nothing in it.
 func readRegular(path string) ([]byte, error) {
+	b, _, err := readStamped(path)
+	return b, err
+}
+
+// readStamped is readRegular, and the file's stamp, without the os package's
+// poller: the first ADD of a boot reads all of a folder.
+func readStamped(path string) (b []byte, at stamp, err error) {
 	// O_NONBLOCK: a FIFO of that name must not stop us.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
-		return nil, nil
+		return nil, at, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, at, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer func() { _ = f.Close() }()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, err
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, at, err
 	}
-	return io.ReadAll(io.LimitReader(f, maxContent))
+	b = make([]byte, min(st.Size, maxContent))
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return nil, at, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return b[:n], stampIn(&st), nil
 }
 
 // held reads the whole folder once: the reservations by their files' names. It

@@ -36,14 +36,15 @@ const (
 	KeyStderr      = attribute.Key("cni.plugin.stderr") // what a delegated plugin wrote there, bounded
 	KeySysctl      = attribute.Key("cni.sysctl")        // below net/, "ipv4/conf/eth0/arp_notify"
 	KeyRuntime     = attribute.Key("cni.runtime")       // executable that called ADD, "/usr/bin/containerd"
-	KeyRemoved     = attribute.Key("cni.gc.removed")    // attachments that a GC removed, 2
+	KeyRemoved     = attribute.Key("cni.gc.removed")    // attachments that a GC removed, or an ADD for want of an address, 2
 	KeySpared      = attribute.Key("cni.gc.spared")     // attachments that the runtime did not name and that stay, 1
 	KeyStack       = attribute.Key("exception.stacktrace")
-	KeyLockWait    = attribute.Key("cni.lock.wait_ms") // time waited for a lock in milliseconds, 1.25
-	KeyReservation = attribute.Key("cni.reservation")  // reservation files released, 2
-	KeyRanges      = attribute.Key("cni.ipam.ranges")  // a range set, "10.22.0.1-10.22.0.254"
-	KeyUsed        = attribute.Key("cni.ipam.used")    // its addresses in use, 230
-	KeyTotal       = attribute.Key("cni.ipam.total")   // all its addresses, 253
+	KeyLockWait    = attribute.Key("cni.lock.wait_ms")   // time waited for a lock in milliseconds, 1.25
+	KeyReservation = attribute.Key("cni.reservation")    // reservation files released, 2
+	KeyReclaimed   = attribute.Key("cni.ipam.reclaimed") // reservations of an earlier boot that were given back, 5
+	KeyRanges      = attribute.Key("cni.ipam.ranges")    // a range set, "10.22.0.1-10.22.0.254"
+	KeyUsed        = attribute.Key("cni.ipam.used")      // its addresses in use, 230
+	KeyTotal       = attribute.Key("cni.ipam.total")     // all its addresses, 253
 )
 
 // Keys of the resource.
