@@ -48,6 +48,9 @@ type Steps struct {
 	// Vacant is an error when the pod has an interface of the attachment's name. It
 	// is nil where Main looks for itself.
 	Vacant func(delegates.Attachment) error
+	// Short tells whether IPAM's ADD failed because it had no address to give; nil
+	// where that cannot be told.
+	Short func(error) bool
 	// Late tells that IPAM answers only once the interface exists.
 	Late bool
 	// Early tells that IPAM's DEL needs the interface, which goes first otherwise.
@@ -88,6 +91,9 @@ type Chain struct {
 	// path, "" where the one that ADD was given is gone; and whether it has no
 	// interface of the attachment's name.
 	Sandbox func(r cache.Record, a delegates.Attachment, path string) (netns string, absent bool)
+
+	// Holders finds out who holds addresses of a network in this boot.
+	Holders func(ctx context.Context, network string) (cache.Holders, error)
 
 	// Accept tells whether the runtime can be answered with a result.
 	Accept func(*types100.Result) error
@@ -280,6 +286,9 @@ func (c *Chain) delegate(ctx context.Context, d Step, call delegates.Call, befor
 // lease asks for addresses and writes them down.
 func (c *Chain) lease(ctx context.Context, s Steps, call delegates.Call) (*types100.Result, error) {
 	r, err := s.IPAM.Add(ctx, call)
+	if s.short(err) {
+		r, err = c.reclaim(ctx, s, call)
+	}
 	if err != nil {
 		c.barren = errors.As(err, &delegates.NothingMade{})
 		return nil, err

@@ -61,7 +61,8 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 		}
 		one := call
 		one.Attachment, one.NetNS, one.Prev = a, r.NetNS, nil
-		gone, err := c.removeOne(ctx, one, runtime, span, parent)
+		spare := func(ctx context.Context, r cache.Record) (bool, error) { return c.anothers(ctx, r, runtime) }
+		gone, err := c.removeOne(ctx, one, spare, span, parent)
 		if gone {
 			removed++
 		} else {
@@ -90,9 +91,9 @@ func (c *Chain) fileOf(r cache.Stored) func(delegates.Attachment) bool {
 	return func(a delegates.Attachment) bool { return c.Records.File(a) == r.Path }
 }
 
-// removeOne is a DEL of one attachment, in a span of its own. gone is false
-// where it was spared, too.
-func (c *Chain) removeOne(ctx context.Context, call delegates.Call, runtime, span, parent string) (gone bool, err error) {
+// removeOne is a DEL of one attachment, in a span of its own, unless spare has it
+// stay: then gone is false, too.
+func (c *Chain) removeOne(ctx context.Context, call delegates.Call, spare func(context.Context, cache.Record) (bool, error), span, parent string) (gone bool, err error) {
 	err = c.one(ctx, trace.Row{Name: "attachment.remove", Do: func(ctx context.Context) error {
 		trace.Set(ctx, trace.KeyID.String(call.ContainerID), trace.KeyIfName.String(call.IfName))
 		wait, cancel := context.WithTimeout(ctx, gcPatience)
@@ -104,7 +105,7 @@ func (c *Chain) removeOne(ctx context.Context, call delegates.Call, runtime, spa
 		defer unlock()
 		r := c.replay(ctx, call.Attachment)
 		trace.Link(ctx, trace.ParseContext(r.Span))
-		if spare, err := c.anothers(ctx, r, runtime); spare || err != nil {
+		if stays, err := spare(ctx, r); stays || err != nil {
 			return err
 		}
 		gone = true

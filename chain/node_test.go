@@ -30,6 +30,7 @@ const (
 var (
 	web       = delegates.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
 	errBroken = errors.New("broken")
+	errShort  = errors.New("no address")
 )
 
 // node is what the steps of a test make things on, and what they were called for.
@@ -41,6 +42,8 @@ type node struct {
 	broken map[string]error // what fails, after it did half of its work: "bridge ADD"
 	panics string           // what panics, as above
 	empty  bool             // IPAM answers without an address
+	room   int              // how many addresses IPAM has, where it is not 0
+	marked []string         // containers that something of this kernel is proven to be of
 	absent bool             // the pod has no interface of the attachment's name
 
 	kept  []delegates.Attachment           // what the last GC had to leave alone
@@ -90,6 +93,9 @@ func (n *node) collect(what string, c delegates.Call, k delegates.Kept) error {
 type ipam struct{ *node }
 
 func (i ipam) Add(_ context.Context, c delegates.Call) (*types100.Result, error) {
+	if i.room > 0 && len(i.addresses) >= i.room {
+		return nil, errors.Join(i.call("ipam ADD", c), errShort)
+	}
 	i.addresses[c.String()] = "10.1.0.2"
 	if err := i.call("ipam ADD", c); err != nil {
 		if errors.As(err, &delegates.NothingMade{}) {
@@ -228,7 +234,7 @@ func (h host) chain(k kind) *Chain {
 		Network: func(context.Context, string, bool) (func(), error) { return func() {}, nil },
 		Build: func(conf []byte, args string) (Steps, error) {
 			h.built = append(h.built, strings.TrimSpace(string(conf)+" "+args))
-			s := Steps{Name: "bridge", Main: bridge{h.node}, Leases: "fake", Late: k.late, Early: k.early}
+			s := Steps{Name: "bridge", Main: bridge{h.node}, Leases: "fake", Late: k.late, Early: k.early, Short: func(err error) bool { return errors.Is(err, errShort) }}
 			if !k.none {
 				s.IPAM = ipam{h.node}
 			}
@@ -245,6 +251,11 @@ func (h host) chain(k kind) *Chain {
 				return true, nil
 			}
 			return h.alive(r)
+		},
+		Holders: func(_ context.Context, network string) (cache.Holders, error) {
+			records, err := h.records.Of(network)
+			marked := func(a delegates.Attachment) bool { return slices.Contains(h.marked, a.ContainerID) }
+			return cache.Holders{Dir: h.records, Boot: thisBoot, Records: records, Marked: marked}, errors.Join(err, h.broken["holders"])
 		},
 		Tell:    func(context.Context, cache.Record) {},
 		Sandbox: func(_ cache.Record, _ delegates.Attachment, path string) (string, bool) { return path, h.absent },
