@@ -38,6 +38,7 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 		Alive:   o.alive,
 		Sandbox: o.sandbox,
 		Tell:    o.tell,
+		Holders: o.holders,
 		Accept:  o.accept,
 	}
 }
@@ -62,8 +63,8 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 	switch {
 	case net.IPAM == "" && doc.Err() == nil: // a network without addresses
 	case net.IPAM == "host-local" && !net.Tracewire.IPAMExec, net.IPAM == "":
-		leases := ipam.Parse(doc, pairs)
-		s.IPAM, ranges = leases, leases.Subnets()
+		leases := o.leases(ipam.Parse(doc, pairs))
+		s.IPAM, s.Short, ranges = leases, short, leases.Subnets()
 	default:
 		s.IPAM, s.Late, s.Early = delegates.Plugin{Type: net.IPAM, Step: "ipam", Durable: true}, true, net.IPAM == "dhcp"
 	}
@@ -76,11 +77,14 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 	} else {
 		keys := bridge.Parse(doc, pairs)
 		masq = masquerade.Parse(doc, net.Name, keys.Bridge, ranges)
-		br := bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait}
+		br := bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait, Vacant: new(netip.Addr)}
 		br.Hold = func(ctx context.Context, shared bool) (func(), error) {
 			return l.network(ctx, "bridge "+keys.Bridge, shared)
 		}
 		s.Name, s.Main, s.Shares, leave = "bridge", br, keys.RemoveBridge, br.Leave
+		if leases, ok := s.IPAM.(ipam.HostLocal); ok {
+			s.IPAM = o.onBridge(leases, br)
+		}
 	}
 	s.Shares = s.Shares || masq.Shared()
 	s.Last = func(ctx context.Context) error {

@@ -70,13 +70,7 @@ func uptime() time.Duration {
 
 // verdictFile is where the last STATUS of this network and these folders left
 // its verdict.
-func (o *operation) verdictFile() string {
-	store := ""
-	if o.net.IPAM == "host-local" {
-		store = o.doc.At("ipam").At("dataDir").Text()
-	}
-	return filepath.Join(chain.RunDir(o.net.Name, o.net.Tracewire.StateDir, store), "status")
-}
+func (o *operation) verdictFile() string { return filepath.Join(o.runDir(), "status") }
 
 // heard is where the operation goes when it is over. A STATUS that has nothing
 // new to say goes nowhere, and one that only warns into the log alone.
