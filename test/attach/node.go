@@ -38,6 +38,8 @@ type Node struct {
 	// beyond is the pods that are not the node's, uplinks the host's interfaces to them.
 	beyond, uplinks map[string]bool
 
+	booted, mounts bool // another boot id is mounted; the thread has mounts of its own
+
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
 }

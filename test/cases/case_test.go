@@ -176,6 +176,8 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"lose":       (*story).lose,
 	"empty":      (*story).empty,
 	"untold":     (*story).untold,
+	"boot":       (*story).boot,
+	"reserve":    (*story).reserve,
 }
 
 func (c *story) step(t *testing.T, line, verb string, args []string, want string) {
@@ -477,6 +479,30 @@ func (c *story) netnsDir(ctx context.Context, t *testing.T, args []string) error
 		return err
 	}
 	return os.Mkdir(c.PodPath(args[0]), 0o755)
+}
+
+// boot starts the node anew: "boot 1" has that in its boot id, "boot now" is the
+// machine's own. /run is fresh unless "boot 1 run-kept".
+func (c *story) boot(_ context.Context, t *testing.T, args []string) error {
+	id := "00000000-0000-0000-0000-00000000000" + args[0]
+	if args[0] == "now" {
+		id = ""
+	}
+	if dir := verdictDir(t, c.Node); len(args) == 1 {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return c.Boot(id)
+}
+
+// reserve leaves a reservation as host-local makes it: "reserve 10.77.0.2 c9 eth0".
+func (c *story) reserve(_ context.Context, _ *testing.T, args []string) error {
+	dir := filepath.Join(c.Dir, "ipam", c.Network())
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, args[0]), []byte(strings.Join(args[1:], "\r\n")), 0o600)
 }
 
 func exists(path string) bool {

@@ -29,6 +29,8 @@ type counted struct {
 	Syncs    int
 	Creates  int // files made
 	Listings int // folders read
+	Leases   int // files of reservations, and libcni's, opened or asked for
+	OfRun    int // calls that name something below /run/tracewire
 }
 
 // TestCounts: what an operation of an attachment costs on a bridge that is
@@ -59,10 +61,11 @@ func TestCounts(t *testing.T) {
 	}{
 		// The pair, its alias and port flags, the address, up, the route; looked at: the
 		// bridge before and after, the MAC in its table, both ends. Made: record and
-		// reservation.
-		{"ADD", add, counted{Changes: 5, Lookups: 5, Creates: 2}},
-		{"CHECK", check, counted{Lookups: 3, Dumps: 2}},
-		{"DEL", del, counted{Changes: 1, Lookups: 1, Forks: 1}},
+		// reservation. Opened: lock, reservation, cursor twice. Of the list of what is of
+		// an earlier boot: whether it is there.
+		{"ADD", add, counted{Changes: 5, Lookups: 5, Creates: 2, Leases: 4, OfRun: 1}},
+		{"CHECK", check, counted{Lookups: 3, Dumps: 2, Leases: 1}},
+		{"DEL", del, counted{Changes: 1, Lookups: 1, Forks: 1, Leases: 2}},
 	} {
 		// The port forwards some 50 us after the pod's end is up: a look or two more.
 		if tt.got.Lookups > tt.want.Lookups && tt.got.Lookups <= tt.want.Lookups+3 && tt.name == "ADD" {
@@ -87,13 +90,13 @@ func TestCountsOfCheck(t *testing.T) {
 		set  map[string]string
 		want counted
 	}{
-		{"no gateway", map[string]string{"isGateway": "false"}, counted{Lookups: 3, Dumps: 1}},
-		{"all flags of the port", map[string]string{"hairpinMode": "true", "portIsolation": "true", "mtu": "1400"}, counted{Lookups: 3, Dumps: 1}},
-		{"default route", map[string]string{"isDefaultGateway": "true"}, counted{Lookups: 3, Dumps: 2}},
-		{"both families", map[string]string{"isDefaultGateway": "true", "ipam.ranges": dual}, counted{Lookups: 4, Dumps: 2}},
-		{"masquerade", map[string]string{"isDefaultGateway": "true", "ipMasq": "true"}, counted{Lookups: 3, Dumps: 2, Rules: 1}},
-		{"macspoofchk", map[string]string{"isDefaultGateway": "true", "macspoofchk": "true"}, counted{Lookups: 3, Dumps: 2, Rules: 3}},
-		{"ptp", ptpMode, counted{Lookups: 3, Dumps: 3}},
+		{"no gateway", map[string]string{"isGateway": "false"}, counted{Lookups: 3, Dumps: 1, Leases: 1}},
+		{"all flags of the port", map[string]string{"hairpinMode": "true", "portIsolation": "true", "mtu": "1400"}, counted{Lookups: 3, Dumps: 1, Leases: 1}},
+		{"default route", map[string]string{"isDefaultGateway": "true"}, counted{Lookups: 3, Dumps: 2, Leases: 1}},
+		{"both families", map[string]string{"isDefaultGateway": "true", "ipam.ranges": dual}, counted{Lookups: 4, Dumps: 2, Leases: 2}},
+		{"masquerade", map[string]string{"isDefaultGateway": "true", "ipMasq": "true"}, counted{Lookups: 3, Dumps: 2, Rules: 1, Leases: 1}},
+		{"macspoofchk", map[string]string{"isDefaultGateway": "true", "macspoofchk": "true"}, counted{Lookups: 3, Dumps: 2, Rules: 3, Leases: 1}},
+		{"ptp", ptpMode, counted{Lookups: 3, Dumps: 3, Leases: 2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := attached(t, tt.set)
@@ -110,7 +113,7 @@ func trace(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.At
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
 	wrapper := filepath.Join(t.TempDir(), "wrapper")
-	script := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s -e trace=sendto,clone,clone3,fork,vfork,execve,fsync,fdatasync,openat,openat2,getdents64 %s\n",
+	script := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s -e trace=sendto,clone,clone3,fork,vfork,execve,fsync,fdatasync,openat,openat2,getdents64,access,faccessat,faccessat2,mkdirat,mkdir %s\n",
 		strace, log, filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire"))
 	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -127,6 +130,11 @@ func trace(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.At
 	}
 	for line := range strings.Lines(string(b)) {
 		c.count(line)
+		if strings.Contains(line, "/run/tracewire") {
+			c.OfRun++
+		} else if strings.Contains(line, `"`+n.Dir+"/ipam/") || strings.Contains(line, `"/var/lib/cni/`) {
+			c.Leases++
+		}
 	}
 	c.Execs-- // the plugin itself
 	return c, string(out)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/test/attach"
 	"github.com/tracewire/tracewire/trace/read"
 )
@@ -49,12 +50,18 @@ func verdictDir(t *testing.T, n *attach.Node) string {
 	return dir
 }
 
-// reserve makes reservations of another's, from 10.77.0.first on.
+// reserve makes reservations of another's, from 10.77.0.first on, in this boot:
+// after the list of what is of an earlier one was taken.
 func reserve(t *testing.T, n *attach.Node, first, last int) {
 	t.Helper()
-	dir := filepath.Join(n.Dir, "ipam", "net")
+	dir, run := filepath.Join(n.Dir, "ipam", "net"), verdictDir(t, n)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
+	}
+	if os.MkdirAll(run, 0o755) == nil { // else no list can be taken
+		if err := os.WriteFile(filepath.Join(run, "earlier-"+cache.BootID()), []byte("[]"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for i := first; i <= last; i++ {
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint("10.77.0.", i)), []byte("other\r\neth0"), 0o600); err != nil {
@@ -404,7 +411,8 @@ func TestStatusCounts(t *testing.T) {
 	trace(t, n, strace, "STATUS", stdin, attach.Attachment{})
 	before := content(t, verdict)
 	again, _ := trace(t, n, strace, "STATUS", stdin, attach.Attachment{})
-	if diff := cmp.Diff(counted{}, again); diff != "" {
+	// Whether ADD could write to the folder; the verdict.
+	if diff := cmp.Diff(counted{Leases: 1, OfRun: 1}, again); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if after := content(t, verdict); !slices.Equal(before, after) {
