@@ -18,8 +18,8 @@ import (
 	"github.com/tracewire/tracewire/chain/cache"
 )
 
-// small is a list whose range has five addresses.
-const small = `{"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "tracewire", "bridge": "tb0", "isGateway": true,
+// eightAddresses is a list whose range has five addresses.
+const eightAddresses = `{"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "tracewire", "bridge": "tb0", "isGateway": true,
 	"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.77.0.0/29"}]]},
 	"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log/tracewire.jsonl"}}}]}`
 
@@ -28,7 +28,7 @@ func rebooting(t *testing.T) *story {
 	t.Helper()
 	n := node(t)
 	verdictDir(t, n)
-	if err := n.Load([]byte(small)); err != nil {
+	if err := n.Load([]byte(eightAddresses)); err != nil {
 		t.Fatal(err)
 	}
 	return &story{Node: n, results: map[string]any{}, macs: map[string]string{}, ran: map[string]int{}}
@@ -61,7 +61,7 @@ const full = " -> 100 5 of 5 in use"
 // of them, or another, has taken back what the last boot left.
 func TestBootAndManyAtOnce(t *testing.T) {
 	c := rebooting(t)
-	if err := c.Load([]byte(strings.Replace(small, "10.77.0.0/29", `10.77.0.0/24", "rangeStart": "10.77.0.2", "rangeEnd": "10.77.0.13`, 1))); err != nil {
+	if err := c.Load([]byte(strings.Replace(eightAddresses, "10.77.0.0/29", `10.77.0.0/24", "rangeStart": "10.77.0.2", "rangeEnd": "10.77.0.13`, 1))); err != nil {
 		t.Fatal(err)
 	}
 	c.steps(t, "boot 1")
@@ -144,7 +144,7 @@ func TestBootStrangers(t *testing.T) {
 // TestBootRoutes: a pod without a bridge has a route of the host's to it.
 func TestBootRoutes(t *testing.T) {
 	c := rebooting(t)
-	if err := c.Load([]byte(strings.Replace(small, `"stateDir"`, `"mode": "ptp", "stateDir"`, 1))); err != nil {
+	if err := c.Load([]byte(strings.Replace(eightAddresses, `"stateDir"`, `"mode": "ptp", "stateDir"`, 1))); err != nil {
 		t.Fatal(err)
 	}
 	c.fill(t)
@@ -168,7 +168,7 @@ func TestBootRunReadOnly(t *testing.T) {
 	if err := errors.Join(unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_RDONLY, "")); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Load([]byte(strings.Replace(small, `"stateDir"`, `"statusGrace": "0s", "stateDir"`, 1))); err != nil {
+	if err := c.Load([]byte(strings.Replace(eightAddresses, `"stateDir"`, `"statusGrace": "0s", "stateDir"`, 1))); err != nil {
 		t.Fatal(err)
 	}
 	for i := 2; i <= 5; i++ {
