@@ -69,6 +69,7 @@ func (s *store) releaseListed(listed []netip.Addr) (int, error) {
 // releaseAll releases what is the owner's in the whole folder. A file of an old
 // host-local names the container alone, which may have another interface on
 // this network: it counts only when nothing else was found, n files before included.
+// An ADD that was killed may have left a file that names nobody yet.
 func (s *store) releaseAll(n int) error {
 	all, err := held(s.dir)
 	errs := []error{err}
@@ -88,7 +89,7 @@ func (s *store) releaseAll(n int) error {
 		}
 	}
 	s.span.Set(trace.KeyReservation.Int(n))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.sweep())...)
 }
 
 // previous lists the addresses of a prevResult of any version. What cannot be

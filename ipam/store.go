@@ -153,6 +153,19 @@ func (s *store) release(name string, owners ...Reservation) (bool, error) {
 	return true, remove(path)
 }
 
+// sweep removes the files of addresses that name nobody: ADDs that a crash cut
+// short left them, as none runs beside the lock.
+func (s *store) sweep() error {
+	names, err := taken(s.dir)
+	errs := []error{err}
+	for a := range names {
+		if empty(s.path(a)) {
+			errs = append(errs, remove(s.path(a)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // remove is happy with a file that is already gone.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
