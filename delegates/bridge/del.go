@@ -46,7 +46,7 @@ func (b Bridge) Leave(ctx context.Context) error {
 	}
 	defer host.Close()
 	l, err := host.LinkByName(b.Conf.Bridge)
-	if veth.Gone(err) || err == nil && (l.Kind != "bridge" || l.Alias != bridgeAlias) {
+	if veth.Gone(err) || err == nil && (l.Kind != "bridge" || l.Alias != bridgeAlias && !b.unfinished(l)) {
 		return nil
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ func (w *wiring) ensureBridge(ctx context.Context) (err error) {
 	name := w.Conf.Bridge
 	trace.Set(ctx, trace.KeyBridge.String(name))
 	w.bridge, err = w.Host.LinkByName(name)
-	for try := 0; (veth.Gone(err) || err == nil && w.unfinished()) && try < 10; try++ { // a DEL may remove it again
+	for try := 0; (veth.Gone(err) || err == nil && w.unfinished(w.bridge)) && try < 10; try++ { // a DEL may remove it again
 		if err = w.makeBridge(ctx, name); err == nil {
 			w.bridge, err = w.Host.LinkByName(name)
 		}
@@ -77,7 +77,7 @@ func (w *wiring) makeAlone(ctx context.Context, name string) (err error) {
 			w.bridge, err = w.Host.LinkByName(name)
 		}
 	}
-	if err != nil || !w.unfinished() {
+	if err != nil || !w.unfinished(w.bridge) {
 		return err
 	}
 	if !w.Conf.DAD { // it forwards a packet to a new neighbour from its link-local address
@@ -93,9 +93,8 @@ func (w *wiring) makeAlone(ctx context.Context, name string) (err error) {
 
 // unfinished tells that the bridge is one that we are making, or an ADD that
 // was killed was.
-func (w *wiring) unfinished() bool {
-	b := w.bridge
-	return b.Kind == "bridge" && b.Alias == "" && b.MAC.String() == veth.BridgeMAC(b.Name, w.Boot).String()
+func (b Bridge) unfinished(l veth.Link) bool {
+	return l.Kind == "bridge" && l.Alias == "" && l.MAC.String() == veth.BridgeMAC(l.Name, b.Boot).String()
 }
 
 // pinMTU sets the bridge's MTU to another value and back: one that was given as
