@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 const (
@@ -35,7 +37,7 @@ func Run(ctx context.Context, path string, args, env []string, stdin []byte) (st
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = time.Second
-	if err = cmd.Run(); errors.Is(err, exec.ErrWaitDelay) {
+	if err = execute(cmd); errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it ended well; what it left behind holds its pipes
 	}
 	if cmd.Process != nil {
@@ -48,6 +50,18 @@ func Run(ctx context.Context, path string, args, env []string, stdin []byte) (st
 		err = errLong
 	}
 	return out.b.Bytes(), said.b.Bytes(), err
+}
+
+// execute is cmd.Run with its points.
+func execute(cmd *exec.Cmd) error {
+	point.Pass(point.Before, cmd.Path)
+	err := cmd.Start()
+	point.Pass(point.While, cmd.Path)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	point.Pass(point.After, cmd.Path)
+	return err
 }
 
 // capped keeps the first bytes and takes the rest, so that the writer ends.

@@ -17,6 +17,7 @@ import (
 	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/trace"
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Names in a network's folder that are no reservations.
@@ -78,6 +79,7 @@ func makeStore(ctx context.Context, dir string, owner Reservation) (*store, erro
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+	point.Pass(point.After, "folder of reservations")
 	return openStore(ctx, dir, owner)
 }
 
@@ -117,7 +119,9 @@ func empty(path string) bool {
 
 // fill leaves a whole reservation or none.
 func (s *store) fill(f *os.File) error {
+	point.Pass(point.Before, "reservation")
 	_, err := f.WriteString(s.owner.Text())
+	point.Pass(point.After, "reservation")
 	if closed := f.Close(); err == nil {
 		err = closed
 	}
@@ -168,7 +172,10 @@ func (s *store) sweep() error {
 
 // remove is happy with a file that is already gone.
 func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+	point.Pass(point.Before, "unlink of reservation")
+	err := os.Remove(path)
+	point.Pass(point.After, "unlink of reservation")
+	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -291,7 +298,9 @@ func (c cursor) set(a netip.Addr) error {
 		return err
 	}
 	text := a.String()
+	point.Pass(point.Before, "cursor")
 	_, err = f.WriteString(text)
+	point.Pass(point.After, "cursor")
 	if err == nil && len(text) < len(c.text) {
 		err = f.Truncate(int64(len(text)))
 	}

@@ -9,6 +9,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	api "go.opentelemetry.io/otel/trace"
+
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Row is one named piece of work. The name is the span's, the log's and the
@@ -74,7 +76,9 @@ func Run(ctx context.Context, name string, do func(context.Context) error) error
 			panic(p) // the chain's to catch
 		}
 	}()
+	point.Pass(point.Before, name)
 	err := do(ctx)
+	point.Pass(point.After, name)
 	if ours && err != nil {
 		s.fail(err)
 	}

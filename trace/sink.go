@@ -4,6 +4,8 @@ import (
 	"os"
 
 	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Sink is where an operation goes when it is over.
@@ -16,7 +18,11 @@ type Sink struct {
 // Write appends the operation to spool and log, once. It never fails: a loss is
 // counted at DroppedPath. It tells whether the spool has the operation.
 func (s Sink) Write(r *Recorder) (spooled bool) {
-	errSpool, errLog := s.Spool.Write(r, s.Resource), s.Log.Write(r)
+	point.Pass(point.Before, "spool")
+	errSpool := s.Spool.Write(r, s.Resource)
+	point.Pass(point.After, "spool")
+	errLog := s.Log.Write(r)
+	point.Pass(point.After, "log")
 	if errSpool != nil || errLog != nil {
 		Dropped()
 	}

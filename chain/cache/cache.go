@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Schema is the version of the lines that this package writes. Lines of a
@@ -205,6 +206,9 @@ var errNoFile = fmt.Errorf("is no regular file of at most %d bytes", maxRecord)
 
 // BootID is this boot of the kernel (random(4)); empty where it cannot be read.
 func BootID() string {
+	if id := point.Boot(); id != "" {
+		return id
+	}
 	b, _ := readFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
 }

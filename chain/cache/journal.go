@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Journal is an attachment's record, open to be written. Its owner holds the
@@ -62,6 +63,7 @@ func inFolder(path string, do func() error) error {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
+		point.Pass(point.After, "folder of records")
 		err = do()
 	}
 	if err != nil {
@@ -83,7 +85,9 @@ func (d Dir) create(path string) (fd int, named bool, err error) {
 // name gives the file its name.
 func (j *Journal) name() error {
 	own := "/proc/self/fd/" + strconv.Itoa(j.fd)
-	return unix.Linkat(unix.AT_FDCWD, own, unix.AT_FDCWD, j.path, unix.AT_SYMLINK_FOLLOW)
+	err := unix.Linkat(unix.AT_FDCWD, own, unix.AT_FDCWD, j.path, unix.AT_SYMLINK_FOLLOW)
+	point.Pass(point.After, "name of record")
+	return err
 }
 
 // Open opens the journal that a record was read from, to append to it. A torn
@@ -195,7 +199,9 @@ func (j *Journal) syncAll() error {
 
 // Remove removes the record. It goes last, after all that it stands for.
 func (j *Journal) Remove() error {
+	point.Pass(point.Before, "unlink of record")
 	err := unix.Unlink(j.path)
+	point.Pass(point.After, "unlink of record")
 	_ = j.Close()
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "remove", Path: j.path, Err: err}
@@ -242,7 +248,9 @@ func (j *Journal) write(e entry) error {
 	for _, l := range lines {
 		b = append(b, l.text...)
 	}
+	point.Pass(point.Before, e.Kind)
 	n, err := writeAll(j.fd, b)
+	point.Pass(point.After, e.Kind)
 	if err != nil {
 		return errors.Join(&fs.PathError{Op: "write", Path: j.path, Err: err}, j.cut(n))
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // A network whose attachments share something (a table of rules) has a mark,
@@ -32,6 +33,7 @@ func (d Dir) Mark(network string) error {
 	if err != nil {
 		return &os.PathError{Op: "create", Path: d.mark(network), Err: err}
 	}
+	point.Pass(point.After, "mark of network")
 	return unix.Close(fd)
 }
 
@@ -73,6 +75,7 @@ func (d Dir) Only(a delegates.Attachment) (bool, error) {
 // record that is begun at the same moment is there before or after that.
 func (d Dir) Empty(network string) bool {
 	err := d.remove(filepath.Join(d.Path, short(network)), unix.AT_REMOVEDIR)
+	point.Pass(point.After, "folder of network")
 	return err == nil || errors.Is(err, unix.ENOENT)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/trace"
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // operation is one CNI command, from its first moment to its lines in spool
@@ -327,12 +328,14 @@ func (o *operation) call(ctx context.Context, a *skel.CmdArgs) delegates.Call {
 // finish prints the one document, then writes spool and log, and returns the
 // exit code.
 func (o *operation) finish(failed *types.Error) (code int) {
+	point.Pass(point.Before, "answer")
 	switch {
 	case failed != nil:
 		code = o.answer(failed)
 	case o.result != nil:
 		code = printed(o.result, 0)
 	}
+	point.Pass(point.After, "answer")
 	o.root.End()
 	_ = o.heard(failed).Write(o.rec) // a loss is counted
 	if o.chain == nil {

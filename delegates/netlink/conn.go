@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Conn is one netlink socket. It belongs to the network namespace it was
@@ -131,6 +133,13 @@ func (m *Batch) Nest(kind uint16) (closeNest func()) {
 // Do sends the batch and waits for every answer. The error names each request
 // that failed.
 func (c *Conn) Do(m *Batch) error {
+	point.Pass(point.Before, m.name(1))
+	err := c.do(m)
+	point.Pass(point.After, m.name(1))
+	return err
+}
+
+func (c *Conn) do(m *Batch) error {
 	if err := unix.Sendto(c.fd, m.b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("netlink send: %w", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // canReap tells that a child can be cloned here.
@@ -35,6 +37,7 @@ func ReapLinger(fd int, request []byte, linger time.Duration) bool {
 	p := (*parcel)(unsafe.Pointer(&page[(n+7)&^7]))
 	p.to.Family = unix.AF_NETLINK
 	p.linger = unix.NsecToTimespec(linger.Nanoseconds())
+	point.Pass(point.Before, "child")
 	runtime.LockOSThread() // the signal mask is the thread's
 	defer runtime.UnlockOSThread()
 	var before uint64 // sigset_t of the kernel: 64 signals
@@ -44,6 +47,7 @@ func ReapLinger(fd int, request []byte, linger time.Duration) bool {
 	}
 	pid := spawn(uintptr(fd), page, uintptr(n), p)
 	_ = sigmask(&before, nil)
+	point.Pass(point.While, "child")
 	return pid > 0
 }
 

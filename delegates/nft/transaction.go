@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates/netlink"
+	"github.com/tracewire/tracewire/trace/point"
 )
 
 // Transaction is changes that the kernel makes all or none of. It is applied once.
@@ -62,10 +63,13 @@ func (t *Transaction) Empty() bool { return len(t.what) == 0 }
 // Apply makes the changes. The error names the first that the kernel refused:
 // those after it may follow from it.
 func (c *Conn) Apply(ctx context.Context, t *Transaction) error {
+	point.Pass(point.Before, "nf_tables transaction")
 	if err := unix.Sendto(c.Fd(), t.bytes(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("nf_tables transaction: %w", err)
 	}
-	return c.answers(ctx, t)
+	err := c.answers(ctx, t)
+	point.Pass(point.After, "nf_tables transaction")
+	return err
 }
 
 // linger is how long a child holds the socket of a transaction that deletes.

@@ -1,9 +1,11 @@
 package house
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -28,6 +30,24 @@ func TestPluginIsSmall(t *testing.T) {
 	}
 	if info.Size() > maxPlugin {
 		t.Errorf("the plugin has %d bytes, more than %d", info.Size(), maxPlugin)
+	}
+}
+
+// TestPluginHasNoPoints: what is installed cannot be told to kill itself. Neither
+// the variables that do it are in it, nor a point, nor its name.
+func TestPluginHasNoPoints(t *testing.T) {
+	binary, err := os.ReadFile(plugin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	traces := regexp.MustCompile("TRACEWIRE_[A-Z_]+").FindAllString(file(t, "trace/point/kill.go"), -1)
+	if len(traces) == 0 {
+		t.Error("the variables are not where they were looked for")
+	}
+	for _, trace := range append(traces, "trace/point.Pass", "unlink of record") {
+		if bytes.Contains(binary, []byte(trace)) {
+			t.Errorf("%s is in the plugin", trace)
+		}
 	}
 }
 
