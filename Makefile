@@ -18,7 +18,7 @@ export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
 export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint check soak fuzz demo root install reference compare-reference clean
+.PHONY: help build test test-kill bin/test/tracewire lint check soak fuzz demo root install reference compare-reference clean
 
 help: ## Lists the targets.
 	@sed -n 's/^\([a-z-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
@@ -28,6 +28,9 @@ build: ## Builds the plugin tracewire and the command tracewirectl into bin/.
 
 test: build reference ## Runs every test, kernel tests too, in namespaces of their own.
 	@test/run.sh $(TESTFLAGS) $(PKGS)
+
+test-kill: build reference bin/test/tracewire ## Kills the plugin at every point of ADD and DEL, and looks for what is left (as root).
+	@TRACEWIRE_KILL="$(CURDIR)/bin/test" test/run.sh -timeout 20m $(TESTFLAGS) ./test/kill
 
 lint: bin/tools/golangci-lint ## Runs the linter, which is built from tools/go.mod.
 	bin/tools/golangci-lint run ./...
@@ -72,6 +75,10 @@ compare-reference: root build reference ## Plays the same inputs to the referenc
 
 clean: ## Removes bin/.
 	rm -rf bin
+
+# With points to be killed at. It is never installed.
+bin/test/tracewire:
+	go build -tags killpoints -trimpath -ldflags "-s -w" -o $@ ./cmd/tracewire
 
 bin/reference/.built: test/tools/go.mod test/tools/go.sum
 	go build -C test/tools -trimpath -ldflags "-s -w" -o "$(CURDIR)/bin/reference/" tool

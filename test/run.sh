@@ -8,6 +8,7 @@
 # Tests see: TRACEWIRE_BIN and TRACEWIRE_REFERENCE, the folders of our programs
 # and of the reference's; TRACEWIRE_SANDBOX=1 where the default folders
 # (/run, /var/lib/cni, /var/log/tracewire) are empty and nobody else's.
+# What a test writes to the file TRACEWIRE_TABLE is printed before the count.
 # TRACEWIRE_NO_SKIP=1 makes a test skipped for a missing program a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -56,6 +57,7 @@ go build -o bin/tools/ ./test/summary
 
 TMPDIR="$(mktemp -d -t tracewire.XXXXXX)"
 export TMPDIR
+export TRACEWIRE_TABLE="$TMPDIR/table"
 trap 'chmod -R u+rwX "$TMPDIR" && rm -rf "$TMPDIR" || true' EXIT
 
 if unshare -nm mount -t tmpfs tmpfs /run 2>/dev/null; then
@@ -68,4 +70,4 @@ else
 	echo "tests run as they are, because no namespace can be made here; make test as root runs all of them"
 	enter=()
 fi
-"${enter[@]}" go test -json -count=1 -p 2 -timeout 10m "$@" | bin/tools/summary
+"${enter[@]}" go test -json -count=1 -p 2 -timeout 10m "$@" | bin/tools/summary "$TRACEWIRE_TABLE"

@@ -1,6 +1,6 @@
 // Command summary reads what `go test -json` writes and tells it to a person:
-// a line a package, the whole output of what failed, each skipped test under
-// its reason, and as the last line `N passed, N failed, N skipped`.
+// a line a package, the whole output of what failed, the files that are its
+// arguments, each skipped test under its reason, and as the last line `N passed, N failed, N skipped`.
 //
 // Only tests without subtests are counted, and a package that failed by itself
 // (it did not build, or its process ended early) counts as one failure. It exits 1 when
@@ -28,6 +28,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "summary:", err)
 		os.Exit(1)
 	}
+	s.show(os.Args[1:])
 	if !s.finish(os.Getenv("TRACEWIRE_NO_SKIP") == "1") {
 		os.Exit(1)
 	}
@@ -205,6 +206,15 @@ func (s *summary) failPackage(p *pkg, e event) {
 	if p.failed == 0 {
 		p.failed++
 		s.failures = append(s.failures, e.Package)
+	}
+}
+
+// show prints files that tests wrote for it. One that is not there is no loss.
+func (s *summary) show(paths []string) {
+	for _, path := range paths {
+		if text, err := os.ReadFile(path); err == nil {
+			s.printf("\n%s", text)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -145,5 +147,18 @@ func TestSummary(t *testing.T) {
 				t.Errorf("printed (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestShow: what a test wrote is printed, and nothing where none did.
+func TestShow(t *testing.T) {
+	var out strings.Builder
+	table := filepath.Join(t.TempDir(), "table")
+	if err := os.WriteFile(table, []byte("a table\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	newSummary(&out).show([]string{table, table + " of nobody"})
+	if out.String() != "\na table\n" {
+		t.Errorf("printed %q", out.String())
 	}
 }
