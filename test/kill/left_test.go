@@ -136,11 +136,12 @@ func (w *worker) wait() error {
 	}
 }
 
-// shared is the files in the folders beside the node's own.
+// shared is the files in the folders beside the node's own. The list of what an
+// earlier boot left is of this boot, and stays.
 func (w *worker) shared() (out []string) {
 	for _, dir := range shared {
 		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && !d.IsDir() {
+			if list, _ := filepath.Match("/run/tracewire/*/earlier-*", path); err == nil && !d.IsDir() && !list {
 				out = append(out, path)
 			}
 			return nil
