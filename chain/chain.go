@@ -72,6 +72,8 @@ type Chain struct {
 	Records cache.Dir
 	Boot    string    // boot id of this kernel
 	Start   time.Time // of the operation
+	// Operation is what others know it by.
+	Operation cache.Operation
 	// Lock waits for the attachment's lock. Unless unlock is called it is held until
 	// the process ends.
 	Lock func(context.Context, delegates.Attachment) (unlock func(), err error)
@@ -100,6 +102,7 @@ type Chain struct {
 
 	journal *cache.Journal              // nil until there is a record
 	leave   func(context.Context) error // removes what the network's attachments shared; nil when that is done, or nothing is
+	late    time.Time                   // until when steps have a turn that come after the operation's time is over
 	barren  bool                        // IPAM failed before it made anything
 	taken   bool                        // the main step did, as the interface is there already
 	peopled bool                        // the runtime names attachments of the network, with a record or without
@@ -227,10 +230,10 @@ func (c *Chain) clear(ctx context.Context, old cache.Record, call delegates.Call
 	if old.State == cache.None {
 		return nil
 	}
+	call.Prev, call.Before = nil, nil // they are of this ADD
 	trace.Link(ctx, trace.ParseContext(old.Span))
 	trace.Warn(ctx, "an earlier ADD of this attachment is taken back", trace.KeyRecord.String(string(old.State)))
-	c.Tell(ctx, old)
-	err := trace.Run(ctx, "undo", func(ctx context.Context) error { return c.removeNow(ctx, old, call, "", "") })
+	err := trace.Run(ctx, "undo", func(ctx context.Context) error { return c.removeNow(ctx, old, call) })
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrLeft, err)
 	}

@@ -311,7 +311,7 @@ func TestAddAgain(t *testing.T) {
 		{"dead", old(thisBoot), []func(*cache.Journal) error{result}, dead, true, "", nil},
 		{"of an earlier boot", old("boot-1"), []func(*cache.Journal) error{result}, nil, true, "", nil},
 		{"interrupted", old(thisBoot), nil, nil, true, "", nil},
-		{"a DEL did not end", old(thisBoot), []func(*cache.Journal) error{result, func(j *cache.Journal) error { return j.Deleting(delSpan, "") }}, nil, true, "", nil},
+		{"a DEL did not end", old(thisBoot), []func(*cache.Journal) error{result, func(j *cache.Journal) error { return j.Deleting(cache.Operation{Name: "cni.DEL", Span: delSpan}) }}, nil, true, "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t)
@@ -447,7 +447,7 @@ func TestClose(t *testing.T) {
 	is("ADD is told", cache.Attached, true)
 	h.broken["bridge DEL"] = errBroken
 	d := h.chain(kind{})
-	if err := d.Del(t.Context(), call(), delSpan, ""); text(err) != "not everything could be removed: bridge: broken" {
+	if err := d.Del(t.Context(), call()); text(err) != "not everything could be removed: bridge: broken" {
 		t.Errorf("of a DEL: %v", err)
 	}
 	is("after a DEL that failed", cache.Deleting, false)
@@ -457,7 +457,7 @@ func TestClose(t *testing.T) {
 	is("it is told", cache.Deleting, true)
 	delete(h.broken, "bridge DEL")
 	d = h.chain(kind{})
-	if err := d.Del(t.Context(), call(), delSpan, ""); err != nil {
+	if err := d.Del(t.Context(), call()); err != nil {
 		t.Error(err)
 	}
 	is("after DEL", cache.Ended, false)
@@ -471,7 +471,7 @@ func TestLockWaitAndRecordAreAttributes(t *testing.T) {
 	h := newHost(t)
 	h.attach(t)
 	var err error
-	op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, call(), delSpan, "") })
+	op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, call()) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,24 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
 )
 
-// Del removes an attachment. What is gone already is success. span and parent
-// are the traceparents of the operation and of its parent. The record goes with
-// Close.
-func (c *Chain) Del(ctx context.Context, call delegates.Call, span, parent string) error {
+// Del removes an attachment. What is gone already is success. The record goes
+// with Close.
+func (c *Chain) Del(ctx context.Context, call delegates.Call) error {
 	c.distrust(ctx)
 	r, err := c.read(ctx, call.Attachment, nil)
 	if err != nil {
 		return err
 	}
 	trace.Link(ctx, trace.ParseContext(r.Span))
-	c.Tell(ctx, r)
-	if err := c.remove(ctx, r, call, span, parent); err != nil {
+	if err := c.remove(ctx, r, call); err != nil {
 		return fmt.Errorf("%w: %w", ErrLeft, err)
 	}
 	return nil
@@ -38,8 +37,8 @@ func (c *Chain) distrust(ctx context.Context) {
 
 // remove takes back what a record stands for, with the configuration that its
 // ADD used. What cannot be written down keeps nothing from being freed.
-func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call, span, parent string) error {
-	opened := c.open(ctx, r, call.Attachment, span, parent)
+func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call) error {
+	opened := c.open(ctx, r, call.Attachment)
 	if len(r.Conf) > 0 {
 		call.Conf, call.Args = r.Conf, r.Args
 	}
@@ -63,9 +62,9 @@ func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call,
 
 // removeNow is remove in the middle of an operation that goes on: the record
 // goes at once.
-func (c *Chain) removeNow(ctx context.Context, r cache.Record, call delegates.Call, span, parent string) error {
+func (c *Chain) removeNow(ctx context.Context, r cache.Record, call delegates.Call) error {
 	defer c.let()
-	if err := c.remove(ctx, r, call, span, parent); err != nil || c.journal == nil {
+	if err := c.remove(ctx, r, call); err != nil || c.journal == nil {
 		return err
 	}
 	return c.forget(ctx)
@@ -73,6 +72,9 @@ func (c *Chain) removeNow(ctx context.Context, r cache.Record, call delegates.Ca
 
 // let lets go of the record of one attachment, before the next one's turn.
 func (c *Chain) let() {
+	if c.journal != nil && c.journal.Record().State == cache.Deleting {
+		_ = c.journal.Told() // the operation goes on, and will tell of itself
+	}
 	if c.journal != nil {
 		_ = c.journal.Close() // usually it is removed by now
 	}
@@ -87,15 +89,17 @@ func (c *Chain) sandbox(s Steps, r cache.Record, call delegates.Call) (netns str
 	return c.Sandbox(r, call.Attachment, call.NetNS)
 }
 
-// open opens the record to be written, and writes down that a DEL began.
-func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment, span, parent string) (err error) {
+// open opens the record to be written, tells of an operation that was killed in
+// the midst of it, and writes down who takes it back now.
+func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment) (err error) {
 	if r.State == cache.None {
 		return nil
 	}
 	if c.journal, err = c.Records.Open(r, a, c.Start); err != nil {
 		return err
 	}
-	if err := c.journal.Deleting(span, parent); err != nil {
+	c.Tell(ctx, r)
+	if err := c.journal.Deleting(c.Operation); err != nil {
 		trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
 	}
 	return nil
@@ -215,7 +219,10 @@ func (c *Chain) last(ctx context.Context, s Steps, a delegates.Attachment) error
 // panicked.
 func (c *Chain) one(ctx context.Context, step trace.Row) error {
 	if ctx.Err() != nil {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		if c.late.IsZero() {
+			c.late = time.Now().Add(undoTime) // for all that come after, together
+		}
+		late, cancel := context.WithDeadline(context.WithoutCancel(ctx), c.late)
 		defer cancel()
 		ctx = late
 	}

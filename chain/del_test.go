@@ -97,7 +97,7 @@ func TestDel(t *testing.T) {
 				h.broken[what] = err
 			}
 			var err error
-			op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(tt.kind).Del(ctx, call(), delSpan, "") })
+			op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(tt.kind).Del(ctx, call()) })
 			if got := text(err); got != tt.err {
 				t.Errorf("error %s, want %s", got, tt.err)
 			}
@@ -131,7 +131,7 @@ func TestDelIsGivenTheRecord(t *testing.T) {
 	c := call()
 	c.Conf, c.Args, c.NetNS = []byte(`{"name":"net","bridge":"edited"}`), "B=2", ""
 	var err error
-	op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, c, delSpan, "") })
+	op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, c) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestDelTwice(t *testing.T) {
 	h := newHost(t)
 	h.attach(t)
 	h.broken["ipam DEL"] = errBroken
-	if err := h.chain(kind{}).Del(t.Context(), call(), delSpan, ""); text(err) != "not everything could be removed: ipam: broken" || !errors.Is(err, ErrLeft) {
+	if err := h.chain(kind{}).Del(t.Context(), call()); text(err) != "not everything could be removed: ipam: broken" || !errors.Is(err, ErrLeft) {
 		t.Fatalf("error %v", err)
 	}
 	r, err := h.records.Read(web)
@@ -163,7 +163,7 @@ func TestDelTwice(t *testing.T) {
 	}
 	delete(h.broken, "ipam DEL")
 	for range 3 {
-		if err := h.chain(kind{}).Del(t.Context(), call(), delSpan, ""); err != nil {
+		if err := h.chain(kind{}).Del(t.Context(), call()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -183,7 +183,7 @@ func TestDelPastItsDeadline(t *testing.T) {
 			cancel()
 		}
 	}
-	err := h.chain(kind{}).Del(ctx, call(), delSpan, "")
+	err := h.chain(kind{}).Del(ctx, call())
 	if diff := cmp.Diff([]string{"lock", "bridge DEL", "ipam DEL"}, h.said); diff != "" || len(h.left()) > 0 {
 		t.Errorf("error %v, left %v; calls (-want +got)\n%s", err, h.left(), diff)
 	}
@@ -215,7 +215,7 @@ func TestDelOfAnInterruptedAdd(t *testing.T) {
 				}
 				asked := call()
 				asked.Path = []string{dir}
-				return c.Del(t.Context(), asked, delSpan, "")
+				return c.Del(t.Context(), asked)
 			}
 			if err := del(); (err != nil) != (tt.said != "") {
 				t.Errorf("first DEL: %v", err)
@@ -253,7 +253,7 @@ func TestDelWithoutARecord(t *testing.T) {
 			h := newHost(t)
 			c := call()
 			c.Prev = json.RawMessage(tt.prev)
-			if err := h.chain(kind{}).Del(t.Context(), c, delSpan, ""); err != nil {
+			if err := h.chain(kind{}).Del(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
 			for _, what := range []string{"bridge DEL", "ipam DEL"} {
@@ -298,7 +298,7 @@ func TestDelThatCanNotWriteItsRecord(t *testing.T) {
 			h.attach(t)
 			tt.spoil(t, h)
 			var err error
-			op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, call(), delSpan, "") })
+			op := record(t, "cni.DEL", func(ctx context.Context) { err = h.chain(kind{}).Del(ctx, call()) })
 			path := strings.NewReplacer(h.records.File(web), "PATH")
 			if got := path.Replace(text(err)); got != tt.err {
 				t.Errorf("error %s, want %s", got, tt.err)

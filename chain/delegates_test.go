@@ -160,7 +160,7 @@ func TestDelegatesAreGiven(t *testing.T) {
 		asked.Prev, h.absent = prev, true
 		err := h.chain(two).Check(t.Context(), asked)
 		if verb == "DEL" {
-			err = h.chain(two).Del(t.Context(), asked, delSpan, "")
+			err = h.chain(two).Del(t.Context(), asked)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -218,14 +218,14 @@ func TestDelegateThatCanNotBeRemoved(t *testing.T) {
 	}
 	_ = c.journal.Close()
 	h.broken["portmap DEL"] = errBroken
-	if err := h.chain(two).Del(t.Context(), call(), delSpan, ""); !errors.Is(err, ErrLeft) || !errors.Is(err, errBroken) {
+	if err := h.chain(two).Del(t.Context(), call()); !errors.Is(err, ErrLeft) || !errors.Is(err, errBroken) {
 		t.Errorf("error %v", err)
 	}
 	if diff := cmp.Diff([]string{"interface of net/c1:eth0 by portmap"}, h.left()); diff != "" || h.state(t) != cache.Deleting {
 		t.Errorf("record %s, left (-want +got)\n%s", h.state(t), diff)
 	}
 	delete(h.broken, "portmap DEL")
-	if err := h.chain(two).Del(t.Context(), call(), delSpan, ""); err != nil || len(h.left()) > 0 || h.state(t) != cache.None {
+	if err := h.chain(two).Del(t.Context(), call()); err != nil || len(h.left()) > 0 || h.state(t) != cache.None {
 		t.Errorf("error %v, left %q, record %s", err, h.left(), h.state(t))
 	}
 }

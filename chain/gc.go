@@ -19,18 +19,22 @@ const gcPatience = 2 * time.Second
 // GC removes what stands for attachments of a network that are not among valid:
 // their records, as a DEL does, then what is left without one. It goes on past
 // errors and tells all of them. A living attachment that another runtime made is
-// spared. runtime is the executable of the one that asks, span and parent are the
-// traceparents of the operation and of its parent.
-func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span, parent string) error {
+// spared. runtime is the executable of the one that asks.
+func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime string) error {
 	steps, err := c.Build(call.Conf, call.Args)
 	if err != nil {
 		trace.Warn(ctx, "configuration has errors: what can be read of it is used", trace.KeyError.String(err.Error()))
 	}
 	c.distrust(ctx)
 	c.peopled = len(valid) > 0
-	kept, err := c.collect(ctx, call, valid, runtime, span, parent)
+	kept, err := c.collect(ctx, call, valid, runtime)
 	errs := []error{err}
+	kept.Leases, err = steps.stale(call.Network, kept)
+	errs = append(errs, err)
 	for _, step := range steps.backward() {
+		if steps.holds(step) && errors.Join(errs...) != nil {
+			continue // an address is free only once nobody answers on it
+		}
 		errs = append(errs, c.one(ctx, trace.Row{Name: step.Name, Do: func(ctx context.Context) error { return step.GC(ctx, call, kept) }}))
 	}
 	errs = append(errs, c.last(ctx, steps, call.Attachment))
@@ -40,9 +44,34 @@ func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.A
 	return nil
 }
 
+// lessor is an IPAM step that can tell what it has given.
+type lessor interface {
+	Leases(network string) ([]delegates.Lease, error)
+}
+
+// stale is the addresses of attachments that are not kept, where IPAM can tell.
+func (s Steps) stale(network string, k delegates.Kept) ([]delegates.Lease, error) {
+	l, ok := s.IPAM.(lessor)
+	if !ok {
+		return nil, nil
+	}
+	all, err := l.Leases(network)
+	return slices.DeleteFunc(all, func(l delegates.Lease) bool { return k.Has(l.Attachment) }), err
+}
+
+// holds tells that a step is IPAM, and can tell what it has given.
+func (s Steps) holds(step Step) bool {
+	_, ok := step.Delegate.(lessor)
+	return ok
+}
+
+// told is how many attachments of one GC have spans of their own. A runtime that
+// lost thousands must not make a line that no reader takes.
+const told = 256
+
 // collect removes the records of attachments that are not valid, with all that
 // they stand for. Kept is what has to stay all the same.
-func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime, span, parent string) (kept delegates.Kept, err error) {
+func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delegates.Attachment, runtime string) (kept delegates.Kept, err error) {
 	kept = delegates.Kept{All: slices.Clone(valid), Recorded: c.Records.Recorded}
 	var all []cache.Stored
 	errs := []error{row(ctx, "cache.list", func(ctx context.Context) (err error) {
@@ -50,8 +79,15 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 		return c.without(ctx, err)
 	})}
 	removed := 0
-	for _, r := range all {
+	for i, r := range all {
 		a := r.Attachment
+		if ctx.Err() != nil {
+			errs = append(errs, fmt.Errorf("%d of %d records were not looked at: %w", len(all)-i, len(all), ctx.Err()))
+			for _, r := range all[i:] {
+				kept.All = append(kept.All, r.Attachment)
+			}
+			break
+		}
 		if r.State == cache.Unreadable && c.Records.Stray(r) {
 			errs = append(errs, c.quarantine(ctx, r.Path, errStray))
 			continue
@@ -62,7 +98,11 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 		one := call
 		one.Attachment, one.NetNS, one.Prev = a, r.NetNS, nil
 		spare := func(ctx context.Context, r cache.Record) (bool, error) { return c.anothers(ctx, r, runtime) }
-		gone, err := c.removeOne(ctx, one, spare, span, parent)
+		in := ctx
+		if removed >= told {
+			in = trace.Quiet(ctx)
+		}
+		gone, err := c.removeOne(in, one, spare)
 		if gone {
 			removed++
 		} else {
@@ -93,7 +133,7 @@ func (c *Chain) fileOf(r cache.Stored) func(delegates.Attachment) bool {
 
 // removeOne is a DEL of one attachment, in a span of its own, unless spare has it
 // stay: then gone is false, too.
-func (c *Chain) removeOne(ctx context.Context, call delegates.Call, spare func(context.Context, cache.Record) (bool, error), span, parent string) (gone bool, err error) {
+func (c *Chain) removeOne(ctx context.Context, call delegates.Call, spare func(context.Context, cache.Record) (bool, error)) (gone bool, err error) {
 	err = c.one(ctx, trace.Row{Name: "attachment.remove", Do: func(ctx context.Context) error {
 		trace.Set(ctx, trace.KeyID.String(call.ContainerID), trace.KeyIfName.String(call.IfName))
 		wait, cancel := context.WithTimeout(ctx, gcPatience)
@@ -109,8 +149,7 @@ func (c *Chain) removeOne(ctx context.Context, call delegates.Call, spare func(c
 			return err
 		}
 		gone = true
-		c.Tell(ctx, r)
-		return c.removeNow(ctx, r, call, span, parent)
+		return c.removeNow(ctx, r, call)
 	}})
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", call.Attachment, err)

@@ -110,7 +110,7 @@ func TestGC(t *testing.T) {
 			}
 			var err error
 			op := record(t, "cni.GC", func(ctx context.Context) {
-				err = h.chain(kind{}).GC(ctx, delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, tt.valid, ours, delSpan, "")
+				err = h.chain(kind{}).GC(ctx, delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, tt.valid, ours)
 			})
 			if text(err) != tt.err || err != nil && !errors.Is(err, ErrLeft) {
 				t.Errorf("error %s\nwant  %s", text(err), tt.err)
@@ -139,7 +139,7 @@ func TestGCTells(t *testing.T) {
 	h := newHost(t)
 	h.attachments(t, 2)
 	op := record(t, "cni.GC", func(ctx context.Context) {
-		_ = h.chain(kind{}).GC(ctx, delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, []delegates.Attachment{named("c2")}, ours, delSpan, "")
+		_ = h.chain(kind{}).GC(ctx, delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, []delegates.Attachment{named("c2")}, ours)
 	})
 	if diff := cmp.Diff(`cni.GC
   cache.list
@@ -180,7 +180,7 @@ func TestGCOfTheLast(t *testing.T) {
 			s.Last = func(context.Context) error { last++; return nil }
 			return s, err
 		}
-		err := c.GC(t.Context(), delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, nil, ours, delSpan, "")
+		err := c.GC(t.Context(), delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, nil, ours)
 		if err != nil || last != 1 || h.records.Marked("net") {
 			t.Errorf("%d attachments: %v, last %d times", n, err, last)
 		}

@@ -226,7 +226,7 @@ type kind struct {
 // chain is one operation's.
 func (h host) chain(k kind) *Chain {
 	return &Chain{
-		Records: h.records, Boot: thisBoot, Start: time.Now(),
+		Records: h.records, Boot: thisBoot, Start: time.Now(), Operation: cache.Operation{Name: "cni.DEL", Span: delSpan},
 		Lock: func(context.Context, delegates.Attachment) (func(), error) {
 			h.said = append(h.said, "lock")
 			return func() {}, h.broken["lock"]

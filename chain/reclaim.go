@@ -67,7 +67,7 @@ func (c *Chain) takeBack(ctx context.Context, old cache.Stored, call delegates.C
 	call.Attachment, call.NetNS, call.Prev = old.Attachment, old.NetNS, nil
 	call.IPAM, call.Before, call.Journal = nil, nil, nil
 	spare := func(_ context.Context, r cache.Record) (bool, error) { return !r.Earlier(c.Boot), nil }
-	gone, err := other.removeOne(ctx, call, spare, "", "")
+	gone, err := other.removeOne(ctx, call, spare)
 	if err != nil {
 		trace.Warn(ctx, "an attachment of an earlier boot cannot be taken back", trace.KeyError.String(err.Error()))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -16,9 +17,18 @@ type Kept struct {
 	// All is what the runtime calls valid, what was spared, and what could not be
 	// removed.
 	All []Attachment
+	// Leases is the addresses of attachments that do not stay, where IPAM can tell.
+	Leases []Lease
 	// Recorded tells whether an attachment has a record by now: it may be made at
 	// this moment. An IfName of "" stands for any interface of the container.
 	Recorded func(Attachment) bool
+}
+
+// Lease is an address that is reserved for an attachment. Its IfName is "" in a
+// reservation of an old host-local.
+type Lease struct {
+	Address netip.Addr
+	Attachment
 }
 
 // Has tells whether an attachment stays. An IfName of "", as in a reservation of

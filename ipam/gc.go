@@ -39,6 +39,22 @@ func (h HostLocal) GC(ctx context.Context, c delegates.Call, k delegates.Kept) e
 	return errors.Join(errs...)
 }
 
+// Leases is the addresses that are reserved on a network, whosoever's they are.
+// No folder holds none.
+func (h HostLocal) Leases(network string) (out []delegates.Lease, err error) {
+	dir, err := folder(h.DataDir, network)
+	if err != nil {
+		return nil, err
+	}
+	all, err := held(dir)
+	for name, r := range all {
+		if a, bad := netip.ParseAddr(name); bad == nil {
+			out = append(out, delegates.Lease{Address: a, Attachment: delegates.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}})
+		}
+	}
+	return out, err
+}
+
 // collect releases one address unless its attachment is kept.
 func (s *store) collect(a netip.Addr, network string, k delegates.Kept) (bool, error) {
 	path := s.path(a)
@@ -51,6 +67,9 @@ func (s *store) collect(a netip.Addr, network string, k delegates.Kept) (bool, e
 			return false, nil
 		}
 		return true, remove(path)
+	}
+	if !r.plausible() {
+		return false, nil // a file that somebody named like an address
 	}
 	if k.Has(delegates.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}) {
 		return false, nil

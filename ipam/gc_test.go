@@ -16,7 +16,7 @@ func TestGC(t *testing.T) {
 	before := files{
 		"10.1.0.2": "c1\r\neth0", "10.1.0.3": "c2\r\neth0", "10.1.0.4": "c1\r\nnet1", "10.1.0.5": "c1", "10.1.0.6": "c2", "10.1.0.7": "",
 		"fd00::2": "c2\r\neth0", "10.1.0.8": "c3\r\neth0", "10.1.0.9": "c3", "last_reserved_ip.0": "10.1.0.9", "notes": "c2\r\neth0", "10.1.0.2.bak": "c2\r\neth0",
-		"010.1.0.3": "c2\r\neth0", "FD00::3": "c2\r\neth0", "10.1.0.10": "c1\neth0",
+		"010.1.0.3": "c2\r\neth0", "FD00::3": "c2\r\neth0", "10.1.0.10": "# not a reservation\n",
 	}
 	c1 := delegates.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	for _, tt := range []struct {
@@ -25,9 +25,9 @@ func TestGC(t *testing.T) {
 		recorded string // container with a record
 		gone     []string
 	}{
-		{"none is kept", nil, "", []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.1.0.7", "10.1.0.8", "10.1.0.9", "10.1.0.10", "fd00::2"}},
-		{"one is", []delegates.Attachment{c1}, "", []string{"10.1.0.3", "10.1.0.4", "10.1.0.6", "10.1.0.7", "10.1.0.8", "10.1.0.9", "10.1.0.10", "fd00::2"}},
-		{"one is, and one has a record", []delegates.Attachment{c1}, "c3", []string{"10.1.0.3", "10.1.0.4", "10.1.0.6", "10.1.0.7", "10.1.0.10", "fd00::2"}},
+		{"none is kept", nil, "", []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.1.0.7", "10.1.0.8", "10.1.0.9", "fd00::2"}},
+		{"one is", []delegates.Attachment{c1}, "", []string{"10.1.0.3", "10.1.0.4", "10.1.0.6", "10.1.0.7", "10.1.0.8", "10.1.0.9", "fd00::2"}},
+		{"one is, and one has a record", []delegates.Attachment{c1}, "c3", []string{"10.1.0.3", "10.1.0.4", "10.1.0.6", "10.1.0.7", "fd00::2"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, dir := serve(t, `"subnet":"10.1.0.0/24"`, "")

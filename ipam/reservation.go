@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"strings"
+	"unicode"
 
 	"github.com/tracewire/tracewire/delegates"
 )
@@ -28,6 +29,12 @@ func (r Reservation) Text() string {
 		return r.ContainerID
 	}
 	return r.ContainerID + lineBreak + r.IfName
+}
+
+// plausible tells that the holder can be one: a container id and an interface
+// name have no blanks and no control characters (CNI spec 1.1.0, section 2).
+func (r Reservation) plausible() bool {
+	return !strings.ContainsFunc(r.ContainerID+r.IfName, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) })
 }
 
 // String is for people.

@@ -72,17 +72,21 @@ func (p Past) span(r *Recorder, phase Phase, parent api.SpanContext) *span {
 // itself: it is looked for in the segments of those minutes.
 const aroundSegment = 10 * time.Minute
 
-// Has tells whether the spool has an operation's root span, which began at a time.
+// Has tells whether the spool has an operation's root span, which began at a
+// time, told by itself then or, if it was killed, by another one just now.
 func (s Spool) Has(traceparent string, began time.Time) (bool, error) {
 	c := ParseContext(traceparent)
 	names, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) || s.MaxBytes == 0 || !c.IsValid() {
 		return false, nil
 	}
-	first, last := Segment(began.Add(-time.Minute))+SegmentSuffix, Segment(began.Add(aroundSegment))+SegmentSuffix
+	now := time.Now()
+	during := func(name string, from, to time.Time) bool {
+		return name >= Segment(from)+SegmentSuffix && name <= Segment(to)+SegmentSuffix
+	}
 	want := appendIDs([]byte(`"spans":[`), c) // the root span comes first; links have ids, too
 	for _, n := range names {
-		if n.Name() < first || n.Name() > last {
+		if !during(n.Name(), began.Add(-time.Minute), began.Add(aroundSegment)) && !during(n.Name(), now.Add(-aroundSegment), now) {
 			continue
 		}
 		if !n.Type().IsRegular() {

@@ -70,7 +70,7 @@ func TestSpoolHas(t *testing.T) {
 	}
 	has("itself", began, true)
 	has("itself, told some minutes later", began.Add(-5*time.Minute), true)
-	has("of another hour", began.Add(-time.Hour), false)
+	has("itself, told just now, of another hour", began.Add(-time.Hour), true)
 }
 
 // TestSpoolHasPastWhatBlocks: what is no file, and has a segment's name, is not

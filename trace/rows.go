@@ -85,6 +85,11 @@ func Run(ctx context.Context, name string, do func(context.Context) error) error
 	return err
 }
 
+// Quiet is a context whose work has no spans.
+func Quiet(ctx context.Context) context.Context {
+	return api.ContextWithSpan(ctx, api.SpanFromContext(context.Background()))
+}
+
 // Span is a span that work adds to.
 type Span struct{ s api.Span }
 

@@ -85,11 +85,18 @@ type Record struct {
 	phases []Phase  // that were read
 }
 
+// Operation is what others know an operation by.
+type Operation struct {
+	Name   string // of its root span: "cni.DEL"
+	Span   string // traceparent of its root span
+	Parent string // traceparent of that one's parent; empty when there is none
+}
+
 // operation is the one that wrote last.
 type operation struct {
-	began  time.Time
-	until  time.Duration // since it began, of its last line
-	parent string        // traceparent of its root span's parent
+	Operation
+	began time.Time
+	until time.Duration // since it began, of its last line
 }
 
 // Result is a result as a line has it, read only when it is asked for; empty
@@ -294,7 +301,7 @@ func (r *Record) add(e entry) {
 	switch e.Kind {
 	case "intent":
 		r.Intent, r.State, r.Began = e.Intent, Interrupted, time.Unix(0, e.At)
-		r.last = e.operation(e.Parent)
+		r.last = e.operation(Operation{"cni.ADD", e.Intent.Span, e.Parent})
 	case "reserved":
 		r.Reserved = Result(e.Result)
 	case "plan":
@@ -308,7 +315,7 @@ func (r *Record) add(e entry) {
 		r.Told = true
 	case "deleting":
 		r.Deleting, r.unread, r.phases, r.Told = e.Span, nil, nil, false
-		r.last = e.operation(e.Parent)
+		r.last = e.operation(Operation{cmp.Or(e.Phase, "cni.DEL"), e.Span, e.Parent})
 		r.become(Deleting)
 	case "mended":
 		r.holed = true
@@ -322,8 +329,8 @@ func (r *Record) add(e entry) {
 }
 
 // operation is the one that an entry is the first line of.
-func (e entry) operation(parent string) operation {
-	return operation{began: time.Unix(0, e.At-e.After), until: time.Duration(e.After), parent: parent}
+func (e entry) operation(o Operation) operation {
+	return operation{Operation: o, began: time.Unix(0, e.At-e.After), until: time.Duration(e.After)}
 }
 
 // words is the kinds of the lines on executed plugins.

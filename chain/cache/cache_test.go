@@ -106,7 +106,7 @@ var add = []step{
 }
 
 var del = []step{
-	{"deleting", func(j *Journal) error { return j.Deleting("00-del", "") }, func(v *view) { v.Deleting, v.State, v.Phases, v.Told = "00-del", Deleting, nil, false }},
+	{"deleting", func(j *Journal) error { return j.Deleting(Operation{Name: "cni.DEL", Span: "00-del"}) }, func(v *view) { v.Deleting, v.State, v.Phases, v.Told = "00-del", Deleting, nil, false }},
 	{"begin of DEL's", func(j *Journal) error { return j.Begin("veth.remove") }, func(v *view) { phase(v, "veth.remove ...") }},
 }
 

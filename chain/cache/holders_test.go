@@ -74,7 +74,7 @@ func TestHolders(t *testing.T) {
 		}
 	}
 	attached := func(j *Journal) error { return j.Result(&types100.Result{}) }
-	deleting := func(j *Journal) error { return j.Deleting("", "") }
+	deleting := func(j *Journal) error { return j.Deleting(Operation{Name: "cni.DEL", Span: ""}) }
 	alive := Entry{Attachment: web, Name: "net-c1-eth0", NetNS: []string{"/alive"}}
 	for _, tt := range []struct {
 		name        string

@@ -147,10 +147,10 @@ func (j *Journal) writeResult(kind string, r *types100.Result) error {
 // Told writes down that spool and log have the operation.
 func (j *Journal) Told() error { return j.write(entry{Kind: "told"}) }
 
-// Deleting writes down that a DEL began; span and parent are the traceparents of
-// its root span and of that one's parent.
-func (j *Journal) Deleting(span, parent string) error {
-	return j.write(entry{Kind: "deleting", Span: span, Intent: Intent{Parent: parent}})
+// Deleting writes down that an operation begins to take back what the record
+// stands for.
+func (j *Journal) Deleting(by Operation) error {
+	return j.write(entry{Kind: "deleting", Phase: by.Name, Span: by.Span, Intent: Intent{Parent: by.Parent}})
 }
 
 // Ended writes down that nothing is left that the record stands for. It goes as

@@ -15,7 +15,7 @@ type entry struct {
 	After int64  // since the operation began, nanoseconds of a clock that never steps
 	Intent
 	Result json.RawMessage
-	Phase  string // of begin and end; the step of asked, freeing and freed
+	Phase  string // of begin and end; the step of asked, freeing and freed; the operation of deleting
 	Span   string // of the DEL that began
 }
 

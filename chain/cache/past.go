@@ -9,13 +9,13 @@ import (
 // Untold is the operation that wrote last, where it did not tell of itself: its
 // process was killed. ok is false where it did.
 func (r *Record) Untold() (p trace.Past, ok bool) {
-	if r.Told || r.State == None || r.State == Unreadable || r.Span == "" {
+	if r.Told || r.State == None || r.State == Unreadable || r.last.Span == "" {
 		return p, false
 	}
 	phases := r.Phases()
-	p = trace.Past{Name: "cni.ADD", Span: r.Span, Parent: r.last.parent, Began: r.last.began, Ended: r.last.until}
+	p = trace.Past{Name: r.last.Name, Span: r.last.Span, Parent: r.last.Parent, Began: r.last.began, Ended: r.last.until}
 	if r.Deleting != "" {
-		p.Name, p.Span, p.Link = "cni.DEL", r.Deleting, r.Span
+		p.Link = r.Span
 	}
 	for _, x := range phases {
 		p.Phases = append(p.Phases, trace.Phase(x))

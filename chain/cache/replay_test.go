@@ -142,7 +142,7 @@ func TestNothingReadable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := j.Deleting("00-del", ""); err != nil {
+			if err := j.Deleting(Operation{Name: "cni.DEL", Span: "00-del"}); err != nil {
 				t.Error(err)
 			}
 			if again, err := d.Read(web); err != nil || again.State != Unreadable || again.Deleting != "00-del" {

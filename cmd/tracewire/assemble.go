@@ -32,6 +32,9 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 		Records: o.records(),
 		Boot:    o.boot,
 		Start:   o.start,
+
+		Operation: cache.Operation{Name: o.name, Span: o.root.Traceparent(), Parent: o.root.Parent()},
+
 		Lock:    l.attachment,
 		Network: l.network,
 		Build:   func(conf []byte, args string) (chain.Steps, error) { return o.steps(conf, args, ns, l) },

@@ -134,7 +134,7 @@ func explain(e *types.Error, version, trace, phase string) document {
 	if d.CNIVersion == "" {
 		d.CNIVersion = types100.ImplementedSpecVersion
 	}
-	if found, ok := strings.CutSuffix(d.Details, "}"); ok { // CHECK's findings, to be read by programs
+	if found, ok := strings.CutSuffix(d.Details, "}"); ok && e.Code == codes.Check { // to be read by programs
 		d.Details = fmt.Sprintf(`%s,"trace":%q}`, found, trace)
 		return d
 	}

@@ -60,6 +60,9 @@ func run(start time.Time) int {
 // named adds to skel's errors of the environment the variable that is wrong, and
 // what it holds.
 func named(e *types.Error) *types.Error {
+	if e.Code == types.ErrIncompatibleCNIVersion && !strings.Contains(e.Details, "support") {
+		return types.NewError(e.Code, fmt.Sprintf("%s; tracewire serves %s", e.Msg, strings.Join(cni.All.SupportedVersions(), ", ")), e.Details)
+	}
 	for part, name := range map[string]string{"interface name": "CNI_IFNAME", "containerID": "CNI_CONTAINERID"} {
 		if e.Code == codes.Environment && strings.Contains(e.Msg, part) {
 			return types.NewError(e.Code, fmt.Sprintf("%s: %s, got %s", name, e.Msg, conflist.Shown(os.Getenv(name))), e.Details)

@@ -36,6 +36,7 @@ type operation struct {
 	args    conflist.Args
 	argsErr error
 	boot    string
+	name    string // of the root span, "cni.ADD"
 	start   time.Time
 
 	rec   *trace.Recorder
@@ -51,12 +52,12 @@ type operation struct {
 // begin reads the configuration and starts the root span. What is wrong with
 // the configuration is the verb's to judge.
 func begin(start time.Time, verb string, stdin []byte) *operation {
-	o := &operation{rec: trace.NewRecorder(start), start: start, boot: cache.BootID()}
+	o := &operation{rec: trace.NewRecorder(start), start: start, boot: cache.BootID(), name: "cni." + verb}
 	o.stdin, o.doc = stdin, conflist.Read(stdin)
 	o.net, o.netErr = conflist.Parse(o.doc), o.doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
 	var ctx context.Context
-	ctx, o.root = o.rec.Begin("cni."+verb, start, os.Getenv)
+	ctx, o.root = o.rec.Begin(o.name, start, os.Getenv)
 	o.describe(verb)
 	o.funcs = skel.CNIFuncs{
 		Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check), GC: o.verb(ctx, o.gc), Status: o.verb(ctx, o.status),
@@ -237,7 +238,7 @@ func (o *operation) del(ctx context.Context, a *skel.CmdArgs) error {
 		o.root.Set(trace.KeyNetNSState.String(state))
 	}
 	o.chain = o.assemble(nil)
-	return o.chain.Del(ctx, o.call(ctx, a), o.root.Traceparent(), o.root.Parent())
+	return o.chain.Del(ctx, o.call(ctx, a))
 }
 
 func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
@@ -282,7 +283,7 @@ func (o *operation) gc(ctx context.Context, a *skel.CmdArgs) error {
 	for i, v := range list {
 		valid[i] = delegates.Attachment{Network: call.Network, ContainerID: v.ContainerID, IfName: v.IfName}
 	}
-	return o.chain.GC(ctx, call, valid, runtimeExe(), o.root.Traceparent(), o.root.Parent())
+	return o.chain.GC(ctx, call, valid, runtimeExe())
 }
 
 // open opens the pod's network namespace, which is our own only where the

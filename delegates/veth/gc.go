@@ -3,6 +3,7 @@ package veth
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,10 +12,12 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 )
 
-// GC removes the host ends of a network's attachments that are not kept, proven
-// by their alias, and returns whose they were. An alias that is a hash names no
-// network: it stays.
-func GC(ctx context.Context, network string, k delegates.Kept, wait bool) (gone []delegates.Attachment, err error) {
+// GC removes the host ends of a network's attachments that are not kept, and
+// returns whose they were. Ours are proven by their alias (one that is a hash
+// names no network: it stays). The reference plugins' have no mark: they are
+// proven by a port of the bridge, or of none for "", whose pod's end has the name
+// and an address that is reserved for the attachment.
+func GC(ctx context.Context, network, bridge string, k delegates.Kept, wait bool) (gone []delegates.Attachment, err error) {
 	host, err := Dial()
 	if err != nil {
 		return nil, err
@@ -22,8 +25,17 @@ func GC(ctx context.Context, network string, k delegates.Kept, wait bool) (gone 
 	defer host.Close()
 	all, err := host.Links()
 	errs := []error{err}
+	master := 0
+	if bridge != "" {
+		if master, err = host.Index(bridge); err != nil {
+			master = -1 // there is none, and so it has no port
+		}
+	}
 	for _, l := range all {
 		a, ok := parseOwner(Owner(l.Alias))
+		if l.Alias == "" && l.Master == master && !l.Ours() {
+			a, ok = host.tenant(l, k.Leases)
+		}
 		if !ok || a.Network != network || k.Has(a) {
 			continue
 		}
@@ -34,6 +46,29 @@ func GC(ctx context.Context, network string, k delegates.Kept, wait bool) (gone 
 		errs = append(errs, err)
 	}
 	return gone, errors.Join(errs...)
+}
+
+// tenant is the attachment for which an address is reserved that a pair's other
+// end has, in whichever namespace.
+func (c *Conn) tenant(l Link, leases []delegates.Lease) (a delegates.Attachment, ok bool) {
+	if len(leases) == 0 || l.PeerNS < 0 || l.Peer == 0 {
+		return a, false
+	}
+	pod, err := c.linkIn(l.PeerNS, l.Peer)
+	if err != nil {
+		return a, false
+	}
+	has, err := c.addresses(l.PeerNS, l.Peer)
+	if err != nil {
+		return a, false
+	}
+	for _, lease := range leases {
+		there := slices.ContainsFunc(has, func(p netip.Prefix) bool { return p.Addr() == lease.Address })
+		if there && (lease.IfName == "" || lease.IfName == pod.Name) {
+			return lease.Attachment, true
+		}
+	}
+	return a, false
 }
 
 // Marked looks at the aliases of all interfaces, and returns what tells of an

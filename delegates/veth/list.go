@@ -42,15 +42,42 @@ func (c *Conn) Learned(bridge int, mac net.HardwareAddr) (bool, error) {
 	return err == nil, err
 }
 
+// targetAddr and targetLink are IFA_TARGET_NETNSID (linux/if_addr.h) and
+// IFLA_TARGET_NETNSID (linux/if_link.h): the namespace that a request is about.
+const (
+	targetAddr = 10
+	targetLink = 46
+)
+
+// linkIn looks an interface of another namespace up.
+func (c *Conn) linkIn(namespace, index int) (Link, error) {
+	var m batch
+	m.Add("look up", unix.RTM_GETLINK, 0)
+	m.IfInfo(index, 0, 0)
+	m.U32(unix.IFLA_EXT_MASK, skipStats)
+	m.U32(targetLink, uint32(namespace))
+	m.End()
+	return c.ask(&m)
+}
+
 // sizeofNdMsg is the size of struct ndmsg (linux/neighbour.h).
 const sizeofNdMsg = 12
 
 // Addresses lists the addresses of an interface.
-func (c *Conn) Addresses(index int) (out []netip.Prefix, err error) {
+func (c *Conn) Addresses(index int) ([]netip.Prefix, error) { return c.addresses(own, index) }
+
+// own stands for the connection's own namespace where another may be asked for,
+// by the number that it has here.
+const own = -1
+
+func (c *Conn) addresses(namespace, index int) (out []netip.Prefix, err error) {
 	var m batch
 	m.Add("list addresses", unix.RTM_GETADDR, 0)
 	m.Raw(unix.AF_UNSPEC, 0, 0, 0)
 	m.Raw(netlink.Order.AppendUint32(nil, uint32(index))...)
+	if namespace != own {
+		m.U32(targetAddr, uint32(namespace))
+	}
 	m.End()
 	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) {
 		if len(body) < unix.SizeofIfAddrmsg || int(netlink.Order.Uint32(body[4:])) != index {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -106,6 +107,7 @@ func (c Call) Sound() error {
 		CNIVersion string
 		Code       uint
 		Msg        string
+		Details    string
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
 		return fmt.Errorf("%s exited with %d and standard output is not one JSON document: %w: %q", c.Plugin, c.Exit, err, out)
@@ -113,5 +115,19 @@ func (c Call) Sound() error {
 	if failed := answer.Code != 0 && answer.Msg != ""; c.Exit != 0 && (c.Exit != 1 || !failed) || c.Exit == 0 && failed {
 		return fmt.Errorf("%s exited with %d and answered %s", c.Plugin, c.Exit, out)
 	}
+	if c.Exit == 0 || c.Plugin != "tracewire" || strings.HasPrefix(answer.Msg, "unknown CNI_COMMAND") { // that is no operation
+		return nil
+	}
+	// Where to look further: the trace, and what to do, for people or, of CHECK, for programs.
+	var found struct{ Trace string }
+	if json.Unmarshal([]byte(answer.Details), &found) != nil {
+		_, found.Trace, _ = strings.Cut(answer.Details, "trace: ")
+	}
+	if answer.CNIVersion == "" || !traceID.MatchString(found.Trace) || found.Trace != "" && answer.Details[0] != '{' && !strings.Contains(answer.Details, "hint: ") {
+		return fmt.Errorf("%s does not tell cniVersion, trace and hint: %s", c.Plugin, out)
+	}
 	return nil
 }
+
+// traceID begins with a trace's id (W3C Trace Context, 3.2.2.3).
+var traceID = regexp.MustCompile(`^[0-9a-f]{32}`)

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // TestGCOfTwoRuntimes: two runtimes serve one network, and each knows its own
@@ -66,4 +67,61 @@ func TestGCOfTwoRuntimes(t *testing.T) {
 		t.Fatal(describe(err))
 	}
 	nothingLeft(t, n)
+}
+
+// TestGCOfReferencePods: pods of the reference's live on a node that moved, and
+// the runtime does not name one of them any more and has lost its result. Its
+// interface, rules and address go together, the other's stay: an address is free
+// only once nobody answers on it (calico#5044).
+func TestGCOfReferencePods(t *testing.T) {
+	netns.Need(t, "nft", "iptables")
+	for name, keys := range map[string]string{
+		"bridge, macspoofchk":          `"type": "bridge", "bridge": "tb0", "isGateway": true, "macspoofchk": true`,
+		"bridge, masquerade":           `"type": "bridge", "bridge": "tb0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables"`,
+		"ptp, masquerade by nf_tables": `"type": "ptp", "ipMasq": true, "ipMasqBackend": "nftables"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(t)
+			const list = `{"cniVersion": "1.1.0", "name": "net", "plugins": [{%s, "ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]]}}]}`
+			if err := n.Load([]byte(fmt.Sprintf(list, keys))); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), stepTime)
+			defer cancel()
+			for _, pod := range []string{"gone", "lives"} {
+				if _, err := n.Pod(pod); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := n.Add(ctx, attach.Attachment{ContainerID: pod, IfName: "eth0", NetNS: n.PodPath(pod)}); err != nil {
+					t.Fatal(describe(err))
+				}
+				if err := os.Remove(filepath.Join(n.Dir, "cache", "results", "net-"+pod+"-eth0")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			mode := "bridge"
+			if strings.Contains(keys, `"ptp"`) {
+				mode = "ptp"
+			}
+			ours := strings.Replace(keys, `"type": "`+mode+`"`, `"type": "tracewire", "tracewire": {"mode": "`+mode+`", "stateDir": "@DIR@/state", "log": {"path": "@DIR@/log"}}`, 1)
+			if err := n.Load([]byte(fmt.Sprintf(list, ours))); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.GC(ctx, []types.GCAttachment{{ContainerID: "lives", IfName: "eth0"}}); err != nil {
+				t.Fatal(describe(err))
+			}
+			if err := n.Ping("lives", "10.77.0.1"); err != nil {
+				t.Error(err)
+			}
+			links, err := n.Links()
+			left, errLeft := n.Left()
+			if all := fmt.Sprint(links, left); err != nil || errLeft != nil || strings.Contains(all, "gone") || !strings.Contains(all, "lives/eth0") || !strings.Contains(all, "10.77.0.3") || strings.Contains(all, "ipam/net/10.77.0.2 ") {
+				t.Errorf("left: %s, %v%v", all, err, errLeft)
+			}
+			if err := n.GC(ctx, []types.GCAttachment{}); err != nil {
+				t.Fatal(describe(err))
+			}
+			nothingLeft(t, n)
+		})
+	}
 }
