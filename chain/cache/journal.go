@@ -39,7 +39,8 @@ func (d Dir) Begin(in Intent, start time.Time) (*Journal, error) {
 	j := &Journal{path: d.File(in.Attachment), sync: d.Sync, start: start, record: Record{State: None}}
 	if !recording {
 		j.fd = -1
-		return j, j.write(entry{Kind: "intent", Intent: in})
+		j.record.add(entry{Kind: "intent", Intent: in})
+		return j, nil
 	}
 	named := false
 	err := inFolder(j.path, func() (err error) { j.fd, named, err = d.create(j.path); return err })
