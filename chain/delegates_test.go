@@ -229,3 +229,55 @@ func TestDelegateThatCanNotBeRemoved(t *testing.T) {
 		t.Errorf("error %v, left %q, record %s", err, h.left(), h.state(t))
 	}
 }
+
+// TestDelegateOfADeadAttachment: the DEL of what an earlier ADD of the id left is
+// not given this ADD's prevResult, which names another's addresses.
+func TestDelegateOfADeadAttachment(t *testing.T) {
+	one := kind{none: true, alone: true, after: []string{"firewall"}}
+	h := newHost(t)
+	asked := call()
+	asked.Prev = json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"first"}]}`)
+	asked.Before = &types100.Result{Interfaces: []*types100.Interface{{Name: "first"}}}
+	c := h.chain(one)
+	if _, err := c.Add(t.Context(), intent(), asked); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.journal.Close()
+	h.forget()
+	h.alive = func(cache.Record) (bool, error) { return false, nil }
+	asked.Prev = json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"second"}]}`)
+	asked.Before = &types100.Result{Interfaces: []*types100.Interface{{Name: "second"}}}
+	if _, err := h.chain(one).Add(t.Context(), intent(), asked); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.calls["firewall DEL"]; len(got.Prev) > 0 || got.Before != nil || names(got.Made.Result)[0] != "first" {
+		t.Errorf("DEL was given %s, record %v", got.Prev, names(got.Made.Result))
+	}
+	if got := h.calls["firewall ADD"]; names(got.Before)[0] != "second" {
+		t.Errorf("ADD was given %v", names(got.Before))
+	}
+}
+
+// TestGCThatFailedIsToldOnce: the record of what a GC could not remove knows that
+// the GC tells of itself.
+func TestGCThatFailedIsToldOnce(t *testing.T) {
+	h := newHost(t)
+	h.attach(t)
+	h.broken["bridge DEL"] = errBroken
+	c := h.chain(kind{})
+	c.Operation = cache.Operation{Name: "cni.GC", Span: delSpan}
+	if err := c.GC(t.Context(), call(), nil, ours); !errors.Is(err, ErrLeft) {
+		t.Error(err)
+	}
+	r, err := h.records.Read(web)
+	if _, untold := r.Untold(); err != nil || untold {
+		t.Errorf("%s, untold %t, %v", r.State, untold, err)
+	}
+	h.begin(t, cache.Intent{Attachment: named("c2"), Boot: thisBoot, Span: addSpan}, func(j *cache.Journal) error {
+		return j.Deleting(cache.Operation{Name: "cni.GC", Span: delSpan})
+	})
+	r, err = h.records.Read(named("c2"))
+	if past, untold := r.Untold(); err != nil || !untold || past.Name != "cni.GC" || past.Span != delSpan {
+		t.Errorf("a GC that was killed: %+v, %t, %v", past, untold, err)
+	}
+}
