@@ -273,28 +273,51 @@ func Find(plugin string, dirs []string) (string, error) {
 // stdin is the plugin's configuration. Its prevResult is the runtime's as it
 // came, else on ADD the result so far, and on DEL and CHECK what our record has.
 func (p Plugin) stdin(verb string, c Call) ([]byte, error) {
-	conf, prev, made := p.conf(c), c.Prev, c.Made.Result
+	conf, made := p.conf(c), c.Made.Result
 	if verb == "ADD" {
 		made = c.Before
 	}
-	if len(prev) == 0 && made == nil {
+	if len(c.Prev) == 0 && made == nil {
 		return conf, nil
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(conf, &m); err != nil {
 		return nil, err
 	}
-	if len(prev) == 0 {
-		r, err := made.GetAsVersion(versionOf(conf))
-		if err != nil {
-			return conf, nil // an old version cannot hold it: then without
-		}
-		if prev, err = json.Marshal(r); err != nil {
-			return nil, err
-		}
+	prev := fitting(c.Prev, made, versionOf(conf))
+	if prev == nil {
+		return conf, nil
 	}
 	m["prevResult"] = prev
 	return json.Marshal(m)
+}
+
+// fitting is a prevResult that the plugin can read: the runtime's as it came,
+// where it is of the configuration's version. One of another version, that was
+// kept while the list changed, is converted; in place of one that cannot be read
+// stands what we know. It is nil where the version can hold neither.
+func fitting(prev json.RawMessage, made *types100.Result, version string) json.RawMessage {
+	var of *types100.Result
+	if len(prev) > 0 {
+		read, err := Previous(prev)
+		if said := versionOf(prev); err == nil && (said == "" || said == version) {
+			return prev
+		}
+		if of = read; err != nil && made == nil {
+			of = Salvage(prev)
+		}
+	}
+	for _, r := range []*types100.Result{of, made} {
+		if r == nil {
+			continue
+		}
+		if as, err := r.GetAsVersion(version); err == nil {
+			if b, err := json.Marshal(as); err == nil {
+				return b
+			}
+		}
+	}
+	return nil
 }
 
 // environ is our environment with one of each variable, ours in their places.
