@@ -47,13 +47,13 @@ func TestEntries(t *testing.T) {
 		return delegates.Attachment{Network: "net", ContainerID: id, IfName: "eth0"}
 	}
 	want := []Entry{
-		{of("c1"), "net-c1-eth0", []string{"/run/netns/a"}, []string{"veth1"}},
+		{of("c1"), "net-c1-eth0", []string{"/run/netns/a"}, []string{"veth1"}, nil},
 		{Name: "net-c1-eth0"},
-		{of("c2"), "net-c2-eth0", []string{"/run/netns/b"}, nil},
-		{of("c3"), "net-c3-eth0", nil, nil},
+		{of("c2"), "net-c2-eth0", []string{"/run/netns/b"}, nil, nil},
+		{of("c3"), "net-c3-eth0", nil, nil, nil},
 		{Name: "net-c4-eth0", NetNS: []string{"/run/netns/d"}},
 		{Name: "net-c5-eth0"},
-		{of("c8"), "net-c8-eth0", nil, nil},
+		{of("c8"), "net-c8-eth0", nil, nil, nil},
 		{Name: "net-c9-eth0"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,8 @@ type Entry struct {
 	Name  string
 	NetNS []string // paths of the pod's network namespace; none where it tells of none
 	Host  []string // names of interfaces outside of it
+
+	Addresses []netip.Addr // of the result, where it can be read
 }
 
 // Entries is what libcni keeps of a network's attachments in folders, and of
@@ -79,21 +82,20 @@ func readEntry(name string, b []byte) Entry {
 	var t struct {
 		Kind, ContainerID, IfName, NetworkName, NetNS string
 
-		Result *result
-		result // of libcni before cni v0.8: the file is the result
+		Result json.RawMessage
 	}
 	e := Entry{Name: name}
 	if json.Unmarshal(b, &t) != nil {
 		return e
 	}
-	made := &t.result
+	raw := json.RawMessage(b) // of libcni before cni v0.8: the file is the result
 	if t.Kind == "cniCacheV1" {
 		e.Attachment = delegates.Attachment{Network: t.NetworkName, ContainerID: t.ContainerID, IfName: t.IfName}
-		made = t.Result
+		raw = t.Result
 	}
-	if made == nil {
-		made = &result{}
-	}
+	var made result
+	_ = json.Unmarshal(raw, &made) // what cannot be read tells nothing
+	e.Addresses = delegates.Addresses(delegates.Salvage(raw))
 	for _, i := range made.Interfaces {
 		if i.Sandbox == "" {
 			e.Host = append(e.Host, i.Name)

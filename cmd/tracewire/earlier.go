@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
@@ -16,7 +17,7 @@ import (
 // leases completes what the configuration says of addresses by what the node
 // tells: who lives, and who was of an earlier boot.
 func (o *operation) leases(h ipam.HostLocal) ipam.HostLocal {
-	h.Recorded = o.recorded
+	h.Recorded = o.living
 	h.Earlier = ipam.Earlier{Dir: o.runDir(), Boot: o.boot, Look: func(ctx context.Context) (ipam.Holders, error) {
 		return o.holders(ctx, o.net.Name)
 	}}
@@ -60,6 +61,31 @@ func (o *operation) holders(_ context.Context, network string) (cache.Holders, e
 	return cache.Holders{
 		Dir: o.records(), Boot: o.boot, Records: records, Entries: entries, Routed: routed, Marked: marked, Gone: veth.Missing,
 	}, errors.Join(errRecords, errEntries, errMarked, errRouted)
+}
+
+// living is the addresses of whom a store that was wiped knows nothing: records
+// of this boot, what libcni keeps of pods whose namespace is there, and what pods
+// on this node have. Where nobody tells whose it is, it is only passed over.
+func (o *operation) living() ([]ipam.Lease, error) {
+	out, errRecords := o.recorded()
+	entries, errEntries := cache.Entries(o.net.Name, cache.LibcniDirs()...)
+	for _, e := range entries {
+		there := slices.ContainsFunc(e.NetNS, func(path string) bool { return !veth.Missing(path) })
+		for _, a := range e.Addresses {
+			if there && e.Network != "" {
+				out = append(out, ipam.Lease{Attachment: e.Attachment, Address: a, Settled: true})
+			}
+		}
+	}
+	tenants, errTenants := veth.Tenants()
+	for _, l := range tenants {
+		known := l.Network == o.net.Name
+		if !known {
+			l.Attachment = delegates.Attachment{Network: o.net.Name, ContainerID: "an interface on this node"}
+		}
+		out = append(out, ipam.Lease{Attachment: l.Attachment, Address: l.Address, Settled: known})
+	}
+	return out, errors.Join(errRecords, errEntries, errTenants)
 }
 
 // recorded is the addresses that records of this boot hold.

@@ -71,6 +71,34 @@ func (c *Conn) tenant(l Link, leases []delegates.Lease) (a delegates.Attachment,
 	return a, false
 }
 
+// Tenants is the addresses that pods on this node have, each at one end of a
+// pair. The attachment is the one that the host end's alias names, the zero one
+// where it names none.
+func Tenants() (out []delegates.Lease, err error) {
+	host, err := Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	all, err := host.Links()
+	for _, l := range all {
+		if l.PeerNS < 0 || l.Peer == 0 {
+			continue
+		}
+		has, err := host.addresses(l.PeerNS, l.Peer)
+		if err != nil {
+			continue // it went meanwhile
+		}
+		a, _ := parseOwner(Owner(l.Alias))
+		for _, p := range has {
+			if p.Addr().IsGlobalUnicast() {
+				out = append(out, delegates.Lease{Address: p.Addr(), Attachment: a})
+			}
+		}
+	}
+	return out, err
+}
+
 // Marked looks at the aliases of all interfaces, and returns what tells of an
 // attachment whether it has one: it lives then. An IfName of "" stands for any
 // interface of the container.
