@@ -17,7 +17,7 @@ import (
 // leases completes what the configuration says of addresses by what the node
 // tells: who lives, and who was of an earlier boot.
 func (o *operation) leases(h ipam.HostLocal) ipam.HostLocal {
-	h.Recorded = o.living
+	h.Recorded = func() ([]ipam.Lease, error) { return o.living(veth.RoutedTenants) }
 	h.Earlier = ipam.Earlier{Dir: o.runDir(), Boot: o.boot, Look: func(ctx context.Context) (ipam.Holders, error) {
 		return o.holders(ctx, o.net.Name)
 	}}
@@ -26,6 +26,7 @@ func (o *operation) leases(h ipam.HostLocal) ipam.HostLocal {
 
 // onBridge is leases of pods on a bridge.
 func (o *operation) onBridge(h ipam.HostLocal, br bridge.Bridge) ipam.HostLocal {
+	h.Recorded = func() ([]ipam.Lease, error) { return o.living(br.Tenants) }
 	h.Station = func(a netip.Addr) (bool, error) { return br.Station(o.net.Name, a) }
 	h.Earlier.Look = func(ctx context.Context) (ipam.Holders, error) {
 		holders, err := o.holders(ctx, o.net.Name)
@@ -64,9 +65,10 @@ func (o *operation) holders(_ context.Context, network string) (cache.Holders, e
 }
 
 // living is the addresses of whom a store that was wiped knows nothing: records
-// of this boot, what libcni keeps of pods whose namespace is there, and what pods
-// on this node have. Where nobody tells whose it is, it is only passed over.
-func (o *operation) living() ([]ipam.Lease, error) {
+// of this boot, what libcni keeps of pods whose namespace is there, and what the
+// network's pods have. Where nobody tells whose it is, it is only passed over;
+// another network's is another's, whose ranges may overlap.
+func (o *operation) living(tenants func() ([]delegates.Lease, error)) ([]ipam.Lease, error) {
 	out, errRecords := o.recorded()
 	entries, errEntries := cache.Entries(o.net.Name, cache.LibcniDirs()...)
 	for _, e := range entries {
@@ -77,13 +79,15 @@ func (o *operation) living() ([]ipam.Lease, error) {
 			}
 		}
 	}
-	tenants, errTenants := veth.Tenants()
-	for _, l := range tenants {
-		known := l.Network == o.net.Name
-		if !known {
-			l.Attachment = delegates.Attachment{Network: o.net.Name, ContainerID: "an interface on this node"}
+	there, errTenants := tenants()
+	for _, l := range there {
+		switch l.Network {
+		case o.net.Name:
+			out = append(out, ipam.Lease{Attachment: l.Attachment, Address: l.Address, Settled: true})
+		case "":
+			a := delegates.Attachment{Network: o.net.Name, ContainerID: "an interface on this node"}
+			out = append(out, ipam.Lease{Attachment: a, Address: l.Address})
 		}
-		out = append(out, ipam.Lease{Attachment: l.Attachment, Address: l.Address, Settled: known})
 	}
 	return out, errors.Join(errRecords, errEntries, errTenants)
 }

@@ -8,6 +8,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 )
 
@@ -23,6 +24,16 @@ func (b Bridge) Station(network string, a netip.Addr) (there bool, err error) {
 		*b.Vacant = a
 	}
 	return there, err
+}
+
+// Tenants is the addresses of the pods behind the bridge, and whose they are
+// where that is told.
+func (b Bridge) Tenants() (out []delegates.Lease, err error) {
+	err = b.look(func(host *veth.Conn, bridge int) error {
+		out, err = host.Tenants(bridge)
+		return err
+	})
+	return out, err
 }
 
 // Strangers tells whether the bridge has a veth port that is neither ours nor

@@ -71,21 +71,16 @@ func (c *Conn) tenant(l Link, leases []delegates.Lease) (a delegates.Attachment,
 	return a, false
 }
 
-// Tenants is the addresses that pods on this node have, each at one end of a
-// pair. The attachment is the one that the host end's alias names, the zero one
-// where it names none.
-func Tenants() (out []delegates.Lease, err error) {
-	host, err := Dial()
-	if err != nil {
-		return nil, err
-	}
-	defer host.Close()
-	all, err := host.Links()
+// Tenants is the addresses that pods have, each behind a port of a bridge, or of
+// none where that is 0. The attachment is the one that the host end's alias names,
+// the zero one where it names none.
+func (c *Conn) Tenants(bridge int) (out []delegates.Lease, err error) {
+	all, err := c.Links()
 	for _, l := range all {
-		if l.PeerNS < 0 || l.Peer == 0 {
+		if l.PeerNS < 0 || l.Peer == 0 || l.Master != bridge {
 			continue
 		}
-		has, err := host.addresses(l.PeerNS, l.Peer)
+		has, err := c.addresses(l.PeerNS, l.Peer)
 		if err != nil {
 			continue // it went meanwhile
 		}
@@ -97,6 +92,16 @@ func Tenants() (out []delegates.Lease, err error) {
 		}
 	}
 	return out, err
+}
+
+// RoutedTenants is the addresses of pods behind no bridge.
+func RoutedTenants() ([]delegates.Lease, error) {
+	c, err := Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.Tenants(0)
 }
 
 // Marked looks at the aliases of all interfaces, and returns what tells of an
