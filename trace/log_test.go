@@ -143,7 +143,7 @@ func TestLogOfAMildFailure(t *testing.T) {
 		"error": nil,
 	} {
 		r := NewRecorder(began)
-		_, root := r.Begin("cni.STATUS", began, func(string) string { return "" })
+		_, root := r.Begin("cni.STATUS", began, Origin{})
 		root.FailMildly("no room")
 		path := filepath.Join(t.TempDir(), "a.jsonl")
 		if err := (Log{Path: path, Level: level}).Write(r); err != nil {

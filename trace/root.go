@@ -18,14 +18,14 @@ type KeyValue = attribute.KeyValue
 // Root is the span of a whole operation, the one all others hang from.
 type Root struct{ s *span }
 
-// Begin starts the operation's root span: a child of the remote span that the
-// environment names, or the first of a new trace.
-func (r *Recorder) Begin(name string, at time.Time, getenv func(string) string) (context.Context, Root) {
+// Begin starts the operation's root span: a child of the remote span that it
+// comes from, or the first of a new trace.
+func (r *Recorder) Begin(name string, at time.Time, from Origin) (context.Context, Root) {
 	ctx := context.Background()
-	if p := Parent(getenv); p.IsValid() {
-		ctx = api.ContextWithRemoteSpanContext(ctx, p)
+	if from.Parent.IsValid() {
+		ctx = api.ContextWithRemoteSpanContext(ctx, from.Parent)
 	}
-	ctx, s := tracer{r: r}.start(ctx, name, api.WithTimestamp(at))
+	ctx, s := tracer{r: r}.start(ctx, name, api.WithTimestamp(at), api.WithLinks(api.Link{SpanContext: from.Stale}))
 	return ctx, Root{s}
 }
 

@@ -23,7 +23,7 @@ func TestRoot(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := NewRecorder(time.Now())
-			ctx, root := r.Begin("cni.ADD", time.Now(), func(k string) string { return tt.env[k] })
+			ctx, root := r.Begin("cni.ADD", time.Now(), Origin{Parent: Parent(func(k string) string { return tt.env[k] })})
 			root.Set(KeyName.String("net"))
 			var child map[string]string
 			err := Run(ctx, "ipam", func(ctx context.Context) error { child = Environment(ctx); return nil })

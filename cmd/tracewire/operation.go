@@ -57,7 +57,7 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 	o.net, o.netErr = conflist.Parse(o.doc), o.doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
 	var ctx context.Context
-	ctx, o.root = o.rec.Begin(o.name, start, os.Getenv)
+	ctx, o.root = o.rec.Begin(o.name, start, o.origin())
 	o.describe(verb)
 	o.funcs = skel.CNIFuncs{
 		Add: o.verb(ctx, o.add), Del: o.verb(ctx, o.del), Check: o.verb(ctx, o.check), GC: o.verb(ctx, o.gc), Status: o.verb(ctx, o.status),
@@ -66,6 +66,14 @@ func begin(start time.Time, verb string, stdin []byte) *operation {
 		o.verdict = chain.ReadVerdict(o.verdictFile())
 	}
 	return o
+}
+
+// origin is the span that the operation comes from.
+func (o *operation) origin() trace.Origin {
+	annotation := func(k string) string { return conflist.Annotation(o.doc, k) }
+	return trace.From(os.Getenv, annotation, func(traceparent string) bool {
+		return trace.Leftover(os.Getppid(), traceparent)
+	})
 }
 
 // describe gives the root span what is known of the operation from outside.
