@@ -115,7 +115,7 @@ func (c *command) globalFlags(root *cobra.Command) {
 	f.StringVar(&c.flags.stateDir, "state-dir", "", "Reads the plugin's state in `DIR` (default: what the conflists say, else "+conflist.DefaultStateDir+")")
 	f.StringVar(&c.flags.spool, "spool", "", "Reads the traces in `DIR` (default: what the conflists say, else spool in the state directory)")
 	f.StringVar(&c.flags.log, "log", "", "Reads the plugin's log in `FILE` (default: what the conflists say, else "+conflist.DefaultLogPath+")")
-	f.StringVar(&c.flags.confDir, "conf-dir", "", "Reads the network configuration lists in `DIR` (default: $NETCONFPATH, else "+defaultConfDir+")")
+	f.StringVar(&c.flags.confDir, "conf-dir", "", "Reads the network configuration lists in `DIR` (default: $NETCONFPATH, else "+conflist.DefaultFolder+")")
 	f.StringVarP(&c.flags.output, "output", "o", "text", "Writes in this `FORMAT`: text or json")
 	f.StringVar(&c.flags.colour, "colour", "auto", "Sets `WHEN` text is coloured: auto (on a terminal, unless NO_COLOR is set), always or never")
 }

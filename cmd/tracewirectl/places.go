@@ -1,20 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/tracewire/tracewire/conflist"
-)
-
-const (
-	defaultConfDir = "/etc/cni/net.d"
-	pluginType     = "tracewire"
 )
 
 // places is where the networks of this node keep their things. Networks may
@@ -57,55 +49,25 @@ func add(to *[]string, paths ...string) {
 	}
 }
 
-// networks is every tracewire entry of the conflists on this node. A folder
-// that was asked for has to be there. A file that cannot be read may be any
-// other plugin's: it is told of and passed over.
+// networks is every entry of ours in the conflists on this node. A folder that
+// was asked for has to be there. A file that cannot be read may be any other
+// plugin's: it is told of and passed over.
 func (c *command) networks() (nets []conflist.Network, err error) {
 	dir, asked := c.flags.confDir, c.flags.confDir != ""
 	if dir == "" {
 		dir = c.getenv("NETCONFPATH")
 	}
-	if dir == "" {
-		dir = defaultConfDir
-	}
-	entries, err := os.ReadDir(dir)
+	entries, broken, err := conflist.Folder(dir)
 	if errors.Is(err, fs.ErrNotExist) && !asked {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
+	for _, b := range broken {
+		c.complain(b)
 	}
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		if e.IsDir() || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path)) {
-			continue
-		}
-		found, err := entriesOf(path)
-		if err != nil {
-			c.complain(err)
-		}
-		nets = append(nets, found...)
-	}
-	return nets, nil
-}
-
-// entriesOf is the tracewire entries of one file, a list or a single
-// configuration. What is wrong with one is the plugin's to judge: its paths count.
-func entriesOf(path string) (nets []conflist.Network, err error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var list struct {
-		Plugins []json.RawMessage `json:"plugins"`
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	for _, raw := range append(list.Plugins, b) {
-		if n := conflist.Parse(conflist.Read(raw)); n.Type == pluginType {
-			nets = append(nets, n)
+		if e.Ours() {
+			nets = append(nets, e.Network)
 		}
 	}
-	return nets, nil
+	return nets, err
 }
