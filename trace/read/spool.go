@@ -57,6 +57,12 @@ func Newest(dir string, each func(Operation) bool) (torn int, err error) {
 	return torn, err
 }
 
+// Line is the operations of one line of a spool. What else JSON has is passed over.
+func Line(line []byte) ([]Operation, error) {
+	spans, err := decode(line)
+	return Operations(spans), err
+}
+
 // Segment hands on each operation of one segment, until each returns false.
 // One that is not there has none.
 func Segment(path string, each func(Operation) bool) (torn int, err error) {
@@ -69,12 +75,12 @@ func Segment(path string, each func(Operation) bool) (torn int, err error) {
 	}
 	defer f.Close()
 	for line := range lines(f) {
-		spans, err := decode(line)
+		ops, err := Line(line)
 		if err != nil {
 			torn++
 			continue
 		}
-		for _, o := range Operations(spans) {
+		for _, o := range ops {
 			if !each(o) {
 				return torn, nil
 			}
