@@ -24,7 +24,7 @@ func (s Sink) Write(r *Recorder) (spooled bool) {
 	errLog := s.Log.Write(r)
 	point.Pass(point.After, "log")
 	if errSpool != nil || errLog != nil {
-		Dropped()
+		Count(DroppedPath)
 	}
 	return errSpool == nil
 }

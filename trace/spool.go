@@ -13,9 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DroppedPath is a file whose size in bytes is the number of operations and
-// segments that were lost to spool or log since the node started.
-const DroppedPath = "/run/tracewire/dropped"
+// Counters of this boot: files whose size in bytes is a number.
+const (
+	DroppedPath = "/run/tracewire/dropped" // operations and segments that were lost to spool or log
+	PolledPath  = "/run/tracewire/polled"  // STATUS operations, most of which leave nothing else
+)
 
 // SegmentSuffix ends the name of every segment.
 const SegmentSuffix = ".jsonl"
@@ -164,7 +166,7 @@ func (s Spool) enforce(current string) {
 		}
 		if drop(filepath.Join(s.Dir, n)) {
 			total -= size[n]
-			Dropped()
+			Count(DroppedPath)
 		}
 	}
 }
@@ -179,9 +181,9 @@ func drop(path string) bool {
 	return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil && unix.Unlink(path) == nil
 }
 
-// Dropped counts one loss. It never fails: there is nobody left to tell.
-func Dropped() {
-	fd, _, err := openAppend(DroppedPath, 0o755)
+// Count adds one to a counter. It never fails: there is nobody left to tell.
+func Count(path string) {
+	fd, _, err := openAppend(path, 0o755)
 	if err != nil {
 		return
 	}

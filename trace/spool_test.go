@@ -400,7 +400,7 @@ func TestDropped(t *testing.T) {
 	sandbox(t)
 	wantLosses(t, 3, func() {
 		for range 3 {
-			Dropped()
+			Count(DroppedPath)
 		}
 	})
 }

@@ -79,6 +79,7 @@ func (o *operation) heard(failed *types.Error) trace.Sink {
 	if o.verdict == nil {
 		return s
 	}
+	trace.Count(trace.PolledPath)
 	if errors.Is(o.err, context.Canceled) { // it was told to stop, and found nothing
 		return trace.Sink{Log: trace.Log{Level: "off"}}
 	}

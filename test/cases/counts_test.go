@@ -51,10 +51,10 @@ func TestCounts(t *testing.T) {
 	if err := raw(t, n, "ADD", stdin, n.Environment("ADD", other)).Err(); err != nil {
 		t.Fatal(describe(err))
 	}
-	add, answer := trace(t, n, strace, "ADD", stdin, a)
+	add, answer := straced(t, n, strace, "ADD", stdin, a)
 	with := conf(t, n, map[string]string{"ipam.routes": `[{"dst": "0.0.0.0/0"}]`, "prevResult": answer})
-	check, _ := trace(t, n, strace, "CHECK", with, a)
-	del, _ := trace(t, n, strace, "DEL", with, a)
+	check, _ := straced(t, n, strace, "CHECK", with, a)
+	del, _ := straced(t, n, strace, "DEL", with, a)
 	for _, tt := range []struct {
 		name      string
 		got, want counted
@@ -100,7 +100,7 @@ func TestCountsOfCheck(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := attached(t, tt.set)
-			got, _ := trace(t, s.Node, strace, "CHECK", s.input(), s.a)
+			got, _ := straced(t, s.Node, strace, "CHECK", s.input(), s.a)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -109,7 +109,7 @@ func TestCountsOfCheck(t *testing.T) {
 }
 
 // trace runs the plugin under strace and counts.
-func trace(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.Attachment) (c counted, answer string) {
+func straced(t *testing.T, n *attach.Node, strace, verb, stdin string, a attach.Attachment) (c counted, answer string) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
 	wrapper := filepath.Join(t.TempDir(), "wrapper")

@@ -22,6 +22,7 @@ import (
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/trace"
 	"github.com/tracewire/tracewire/trace/read"
 )
 
@@ -403,23 +404,23 @@ func TestStatusCounts(t *testing.T) {
 	verdict := filepath.Join(verdictDir(t, n), "status")
 	reserve(t, n, 2, 200)
 	stdin := conf(t, n, nil)
-	first, _ := trace(t, n, strace, "STATUS", stdin, attach.Attachment{})
+	first, _ := straced(t, n, strace, "STATUS", stdin, attach.Attachment{})
 	if first.Listings == 0 {
 		t.Errorf("the first: %+v", first)
 	}
 	longAgo(t, verdict, "seen") // else it lists once more
-	trace(t, n, strace, "STATUS", stdin, attach.Attachment{})
+	straced(t, n, strace, "STATUS", stdin, attach.Attachment{})
 	before := content(t, verdict)
-	again, _ := trace(t, n, strace, "STATUS", stdin, attach.Attachment{})
+	again, _ := straced(t, n, strace, "STATUS", stdin, attach.Attachment{})
 	// Whether ADD could write to the folder; the verdict.
-	if diff := cmp.Diff(counted{Leases: 1, OfRun: 1}, again); diff != "" {
+	if diff := cmp.Diff(counted{Leases: 1, OfRun: 2}, again); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if after := content(t, verdict); !slices.Equal(before, after) {
 		t.Errorf("the verdict was written: %s, before %s", after, before)
 	}
 	reserve(t, n, 201, 201)
-	changed, _ := trace(t, n, strace, "STATUS", stdin, attach.Attachment{})
+	changed, _ := straced(t, n, strace, "STATUS", stdin, attach.Attachment{})
 	if changed.Listings == 0 {
 		t.Errorf("after an ADD: %+v", changed)
 	}
@@ -432,4 +433,37 @@ func content(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// TestStatusIsQuiet: polled every few seconds for days, it leaves no span and
+// no line, and nothing outside of /run: a byte there counts it.
+func TestStatusIsQuiet(t *testing.T) {
+	n := node(t)
+	verdictDir(t, n)
+	stdin := conf(t, n, nil)
+	first := polled()
+	for range 20 {
+		if call := raw(t, n, "STATUS", stdin, n.Environment("STATUS", attach.Attachment{})); call.Exit != 0 {
+			t.Fatalf("%s", call.Stdout)
+		}
+	}
+	if spans, lines := heard(t, n); len(spans)+len(lines) > 0 {
+		t.Errorf("%s, %s", spans, lines)
+	}
+	if got := polled() - first; got != 20 {
+		t.Errorf("%d counted", got)
+	}
+	for _, path := range []string{filepath.Join(n.Dir, "state"), filepath.Join(n.Dir, "ipam")} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func polled() int64 {
+	info, err := os.Stat(trace.PolledPath)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
 }
