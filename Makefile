@@ -23,8 +23,8 @@ export CGO_ENABLED := 0
 help: ## Lists the targets.
 	@sed -n 's/^\([a-z-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
 
-build: ## Builds the plugin tracewire and the command tracewirectl into bin/.
-	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tracewire ./cmd/tracewirectl
+build: ## Builds the plugin tracewire, the command tracewirectl and the node agent tracewire-agent into bin/.
+	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tracewire ./cmd/tracewirectl ./cmd/tracewire-agent
 
 test: build reference ## Runs every test, kernel tests too, in namespaces of their own.
 	@test/run.sh $(TESTFLAGS) $(PKGS)

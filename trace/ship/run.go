@@ -1,0 +1,97 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+)
+
+// poll is how often is looked for new lines.
+const poll = time.Second
+
+// flushTime bounds what is still sent once the agent has to stop.
+const flushTime = 5 * time.Second
+
+// lingering returns a context that ends flushTime after ctx.
+func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(flushTime, cancel)
+		context.AfterFunc(last, func() { t.Stop() })
+	})
+	return last, func() { stop(); cancel() }
+}
+
+// ticks calls do at once and then at each tick, until ctx ends.
+func ticks(ctx context.Context, every time.Duration, do func()) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		do()
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// wait opens what may have to be made yet. It returns false when ctx ends before.
+func (s *sending) wait(ctx context.Context, open func() error) bool {
+	told := ""
+	for {
+		err := open()
+		if err == nil {
+			return true
+		}
+		if text := err.Error(); text != told && !errors.Is(err, fs.ErrNotExist) {
+			told = text
+			s.Log.Warn().Err(err).Msg("cannot be followed: tried again")
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(poll):
+		}
+	}
+}
+
+// complain tells of an error that stays, once.
+func (s *sending) complain(err error, told *string) {
+	text := ""
+	if err != nil && !errors.Is(err, ErrLeft) && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text != *told && text != "" {
+		s.Log.Warn().Err(err).Msg("cannot be followed: tried again")
+	}
+	*told = text
+}
+
+// Run ships what is in the spool and what comes, until ctx ends, and then what is
+// left for flushTime at most. A spool that is not there yet is waited for.
+func (s *Spool) Run(ctx context.Context) {
+	if !s.wait(ctx, s.Open) {
+		return
+	}
+	defer s.Close()
+	last, cancel := lingering(ctx)
+	defer cancel()
+	s.stop = ctx.Done()
+	seen := make(chan struct{})
+	go func() { defer close(seen); s.follow(ctx) }()
+	told := ""
+	ticks(ctx, poll, func() { s.complain(errors.Join(s.Drain(last), s.Tidy()), &told) })
+	s.complain(s.Drain(last), &told)
+	<-seen
+}
+
+// follow hands lines to Each until ctx ends.
+func (s *Spool) follow(ctx context.Context) {
+	if s.Each == nil {
+		return
+	}
+	told := ""
+	ticks(ctx, poll, func() { s.complain(s.See(), &told) })
+}

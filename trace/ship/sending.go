@@ -1,0 +1,121 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/rs/zerolog"
+)
+
+// maxPause bounds the time between two requests in seconds, unless the collector
+// asks for a longer one; that is bounded by maxAfter.
+const (
+	maxPause = 15 * time.Second
+	maxAfter = time.Hour
+)
+
+// ErrLeft marks that something is left that could not be sent.
+var ErrLeft = errors.New("collector does not take it")
+
+// sending sends one thing after the other, and counts. Its zero value waits for
+// a collector for as long as ctx lets it.
+type sending struct {
+	Log   zerolog.Logger
+	Pause func(ctx context.Context, d time.Duration) error // nil: waits
+	// Once gives up at the first request that has to be sent again.
+	Once bool
+
+	stop <-chan struct{} // when it is closed, Once counts from then on
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// count changes the stats.
+func (s *sending) count(do func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(&s.stats)
+}
+
+// Stats is what became of what was read by now.
+func (s *sending) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// try sends until there is an answer that is not to send again. The error is
+// ctx's, or ErrLeft.
+func (s *sending) try(ctx context.Context, send func(context.Context) Answer) (Answer, error) {
+	b := backoff.NewExponentialBackOff() // jittered
+	b.MaxInterval = maxPause
+	for {
+		a := send(ctx)
+		if a.Verdict != Retry {
+			s.count(func(st *Stats) { st.Since = time.Time{} })
+			return a, nil
+		}
+		s.failed(a)
+		if err := s.pause(ctx, max(b.NextBackOff(), min(a.After, maxAfter))); err != nil {
+			return a, fmt.Errorf("%w: %s", err, a.Text)
+		}
+	}
+}
+
+// failed counts a request that has to be sent again, and tells of the first.
+func (s *sending) failed(a Answer) {
+	s.mu.Lock()
+	first := s.stats.Since.IsZero()
+	s.stats.Failures++
+	s.stats.LastError = a.Text
+	if first {
+		s.stats.Since = time.Now()
+	}
+	s.mu.Unlock()
+	if first {
+		s.Log.Warn().Str("error", a.Text).Msg("collector does not answer: nothing is lost while the budget lasts")
+	}
+}
+
+func (s *sending) pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-s.stop:
+		return ErrLeft
+	default:
+	}
+	if s.Once {
+		return ErrLeft
+	}
+	if s.Pause != nil {
+		return s.Pause(ctx, d)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.stop:
+		return ErrLeft
+	case <-t.C:
+		return nil
+	}
+}
+
+// settle counts what became of n spans or records that were answered for good.
+func (s *sending) settle(a Answer, n int) {
+	if a.Verdict == Accepted {
+		lost := uint64(max(0, min(a.Rejected, int64(n))))
+		s.count(func(st *Stats) { st.Sent += uint64(n) - lost; st.Rejected += lost })
+		if lost > 0 || a.Text != "" {
+			s.Log.Warn().Uint64("rejected", lost).Str("error", a.Text).Msg("collector took a part")
+		}
+		return
+	}
+	s.count(func(st *Stats) { st.Dropped += uint64(n); st.LastError = a.Text })
+	s.Log.Error().Int("dropped", n).Str("error", a.Text).Msg("collector refuses for good")
+}
