@@ -156,9 +156,10 @@ func plant(t *testing.T, state string) {
 	}
 }
 
-// TestNode: what is there at the moment of a scrape, of networks with a list and
-// of those that have only records any more.
-func TestNode(t *testing.T) {
+// onNode is a node with a network that has a list, and one that has only records
+// any more.
+func onNode(t *testing.T) node {
+	t.Helper()
 	dir := t.TempDir()
 	state, data := filepath.Join(dir, "state"), filepath.Join(dir, "ipam")
 	for name, text := range map[string]string{
@@ -176,7 +177,12 @@ func TestNode(t *testing.T) {
 		}
 	}
 	plant(t, state)
-	n := node{lists: (&agent{flags: flags{confDir: filepath.Join(dir, "net.d")}}).entries}
+	return node{lists: (&agent{flags: flags{confDir: filepath.Join(dir, "net.d")}}).entries, spools: []string{filepath.Join(state, "spool")}}
+}
+
+// TestNode: what is there at the moment of a scrape.
+func TestNode(t *testing.T) {
+	n := onNode(t)
 	want := []string{
 		`tracewire_attachments{network="old",state="attached"} 1`,
 		`tracewire_attachments{network="podnet",state="attached"} 1`,
@@ -196,11 +202,10 @@ func TestNode(t *testing.T) {
 	if diff := cmp.Diff(want, values(text, "tracewire_attachments", "tracewire_ipam", "tracewire_unreadable")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	n.spools = []string{filepath.Join(state, "spool")}
-	if got := values(scrape(t, "", n), "tracewire_spool_bytes"); !cmp.Equal([]string{"tracewire_spool_bytes 5"}, got) {
+	if got := values(text, "tracewire_spool_bytes"); !cmp.Equal([]string{"tracewire_spool_bytes 5"}, got) {
 		t.Errorf("%v", got)
 	}
-	plain := filepath.Join(dir, "net.d", "10.conflist")
+	plain := filepath.Join(n.spools[0], "20260101T0000Z.jsonl")
 	if text := scrape(t, "", node{lists: (&agent{flags: flags{confDir: plain}}).entries, spools: []string{plain}}); strings.Count(text, "} 1\n") != 2 {
 		t.Errorf("a file in the place of folders:\n%s", text)
 	}
