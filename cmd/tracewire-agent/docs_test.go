@@ -42,7 +42,7 @@ func TestDocument(t *testing.T) {
 func metricsTable(t *testing.T) string {
 	t.Helper()
 	counts := newOperations()
-	observed(t, counts, line(t, "cni.ADD", "podnet", "c1", nil))
+	observed(counts, line(t, "cni.ADD", "podnet", "c1", nil))
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(counts, exports{(&agent{}).signals}, onNode(t))
 	families, err := registry.Gather()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +21,6 @@ import (
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
-	"github.com/tracewire/tracewire/trace/read"
 )
 
 // line is what the spool has of one operation with two phases.
@@ -42,16 +40,9 @@ func line(t *testing.T, name, network, id string, failed error) []byte {
 }
 
 // observed counts operations of lines.
-func observed(t *testing.T, o *operations, lines ...[]byte) {
-	t.Helper()
+func observed(o *operations, lines ...[]byte) {
 	for _, l := range lines {
-		ops, err := read.Line(bytes.TrimSpace(l))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, op := range ops {
-			o.observe(op)
-		}
+		o.read(l)
 	}
 }
 
@@ -93,9 +84,18 @@ func killed() []byte {
 	return trace.Past{Name: "cni.ADD", Span: span, Began: time.Now(), Attributes: []trace.KeyValue{trace.KeyName.String("podnet")}}.Recorder().OTLP(nil)
 }
 
+// TestOddLines: what is no operation counts as none, and does no harm.
+func TestOddLines(t *testing.T) {
+	o := newOperations()
+	observed(o, nil, []byte("{"), []byte("[]"), []byte(`{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"x"}]}]}]}`))
+	if got := values(scrape(t, "", o), "tracewire_operations_total"); len(got) != 1 {
+		t.Errorf("%s", got)
+	}
+}
+
 func TestOperations(t *testing.T) {
 	o := newOperations()
-	observed(t, o, line(t, "cni.ADD", "podnet", "c1", nil), line(t, "cni.ADD", "podnet", "c2", nil),
+	observed(o, line(t, "cni.ADD", "podnet", "c1", nil), line(t, "cni.ADD", "podnet", "c2", nil),
 		line(t, "cni.ADD", "podnet", "c3", errors.New("no addresses")), line(t, "cni.DEL", "podnet", "c1", nil), killed())
 	text := scrape(t, "", o)
 	want := []string{
@@ -123,9 +123,9 @@ func TestOperations(t *testing.T) {
 func TestLabelsAreBounded(t *testing.T) {
 	o := newOperations()
 	for i := range 300 {
-		observed(t, o, line(t, fmt.Sprint("cni.X", i), fmt.Sprint("net", i), fmt.Sprint("container", i), nil))
+		observed(o, line(t, fmt.Sprint("cni.X", i), fmt.Sprint("net", i), fmt.Sprint("container", i), nil))
 	}
-	observed(t, o, line(t, "cni.ADD", "b\xffd\n\"", "c1", nil))
+	observed(o, line(t, "cni.ADD", "b\xffd\n\"", "c1", nil))
 	text := scrape(t, "", o)
 	if n := len(values(text, "tracewire_operations_total")); n > maxPhases+1 {
 		t.Errorf("%d series", n)
@@ -218,7 +218,7 @@ func TestNames(t *testing.T) {
 		t.Skip("promtool is missing (Debian: prometheus)")
 	}
 	o := newOperations()
-	observed(t, o, line(t, "cni.ADD", "podnet", "c1", nil))
+	observed(o, line(t, "cni.ADD", "podnet", "c1", nil))
 	check := exec.CommandContext(t.Context(), promtool, "check", "metrics")
 	check.Stdin = strings.NewReader(scrape(t, "", o, node{lists: (&agent{flags: flags{confDir: t.TempDir()}}).entries}, exports{(&agent{}).signals}))
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {

@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/ptrace"
 
 	"github.com/tracewire/tracewire/trace"
-	"github.com/tracewire/tracewire/trace/read"
 )
 
 // buckets of the classic histograms, in seconds: a pod's network takes
@@ -70,39 +71,71 @@ func (o *operations) each(do func(prometheus.Collector)) {
 	do(o.phases)
 }
 
-// observe counts one operation.
-func (o *operations) observe(op read.Operation) {
-	root := op.Root
-	verb, ok := strings.CutPrefix(root.Name, "cni.")
-	if !ok {
-		verb = root.Name
+// read counts the operations of one line of the spool. One that cannot be read
+// is the shipping's to tell of.
+func (o *operations) read(line []byte) {
+	td, err := (&ptrace.JSONUnmarshaler{}).UnmarshalTraces(line)
+	if err != nil {
+		return
 	}
-	verb, network := o.phase.bound(verb), o.networks.bound(root.Attributes.Text(trace.KeyName))
-	o.total.WithLabelValues(verb, network, outcome(root.Span), strconv.FormatInt(root.Attributes.Int(trace.KeyErrorCode), 10)).Inc()
-	took(o.duration.WithLabelValues(verb, network), root.Span)
-	root.Walk(func(depth int, n read.Node) {
-		if depth > 0 {
-			took(o.phases.WithLabelValues(verb, o.phase.bound(n.Name)), n.Span)
+	for _, rs := range td.ResourceSpans().All() {
+		for _, ss := range rs.ScopeSpans().All() {
+			o.observe(ss.Spans())
 		}
-	})
+	}
+}
+
+// observe counts the operations among spans: those whose parent is elsewhere. A
+// phase is its operation's, whose verb it has as a label.
+func (o *operations) observe(spans ptrace.SpanSlice) {
+	verbs := map[pcommon.SpanID]string{} // of spans that were seen: a parent stands before its children
+	for _, s := range spans.All() {
+		verb, below := verbs[s.ParentSpanID()]
+		if !below {
+			verb = o.operation(s)
+		} else {
+			took(o.phases.WithLabelValues(verb, o.phase.bound(s.Name())), s)
+		}
+		verbs[s.SpanID()] = verb
+	}
+}
+
+// operation counts one operation, and returns its verb.
+func (o *operations) operation(root ptrace.Span) string {
+	verb, network := o.phase.bound(strings.TrimPrefix(root.Name(), "cni.")), o.networks.bound(text(root, trace.KeyName))
+	code := int64(0)
+	if v, ok := root.Attributes().Get(string(trace.KeyErrorCode)); ok {
+		code = v.Int()
+	}
+	o.total.WithLabelValues(verb, network, outcome(root), strconv.FormatInt(code, 10)).Inc()
+	took(o.duration.WithLabelValues(verb, network), root)
+	return verb
+}
+
+func text(s ptrace.Span, k trace.Key) string {
+	if v, ok := s.Attributes().Get(string(k)); ok {
+		return v.Str()
+	}
+	return ""
 }
 
 // outcome is how an operation ended.
-func outcome(s read.Span) string {
+func outcome(s ptrace.Span) string {
 	switch {
-	case !s.Failed:
+	case s.Status().Code() != ptrace.StatusCodeError:
 		return "ok"
-	case s.Message == trace.Interrupted:
+	case s.Status().Message() == trace.Interrupted:
 		return "interrupted"
 	}
 	return "error"
 }
 
 // took adds a span's duration, and its trace as an example of it.
-func took(h prometheus.Observer, s read.Span) {
-	seconds := max(s.Duration(), 0).Seconds() // a clock that is set back
+func took(h prometheus.Observer, s ptrace.Span) {
+	nanos := max(int64(s.EndTimestamp())-int64(s.StartTimestamp()), 0) // a clock that is set back
+	seconds := time.Duration(nanos).Seconds()
 	if e, ok := h.(prometheus.ExemplarObserver); ok {
-		e.ObserveWithExemplar(seconds, prometheus.Labels{"trace_id": s.TraceID})
+		e.ObserveWithExemplar(seconds, prometheus.Labels{"trace_id": s.TraceID().String()})
 		return
 	}
 	h.Observe(seconds)

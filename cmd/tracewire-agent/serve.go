@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/tracewire/tracewire/trace/read"
 	"github.com/tracewire/tracewire/trace/ship"
 )
 
@@ -32,15 +30,7 @@ func (a *agent) serve(ctx context.Context) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	counts := newOperations()
-	a.line = func(line []byte) {
-		ops, err := read.Line(bytes.TrimSpace(line))
-		if err != nil {
-			return // the shipping counts and tells of it
-		}
-		for _, o := range ops {
-			counts.observe(o)
-		}
-	}
+	a.line = counts.read
 	server := &http.Server{Handler: pages(a.registry(counts), a.troubles), ReadHeaderTimeout: patience, ReadTimeout: patience, IdleTimeout: time.Minute}
 	a.beside = func(ctx context.Context) error {
 		context.AfterFunc(ctx, func() { end(server) })

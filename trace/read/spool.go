@@ -57,12 +57,6 @@ func Newest(dir string, each func(Operation) bool) (torn int, err error) {
 	return torn, err
 }
 
-// Line is the operations of one line of a spool. What else JSON has is passed over.
-func Line(line []byte) ([]Operation, error) {
-	spans, err := decode(line)
-	return Operations(spans), err
-}
-
 // Segment hands on each operation of one segment, until each returns false.
 // One that is not there has none.
 func Segment(path string, each func(Operation) bool) (torn int, err error) {
@@ -75,12 +69,12 @@ func Segment(path string, each func(Operation) bool) (torn int, err error) {
 	}
 	defer f.Close()
 	for line := range lines(f) {
-		ops, err := Line(line)
+		spans, err := decode(line)
 		if err != nil {
 			torn++
 			continue
 		}
-		for _, o := range ops {
+		for _, o := range Operations(spans) {
 			if !each(o) {
 				return torn, nil
 			}
