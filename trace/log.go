@@ -16,6 +16,8 @@ import (
 type Log struct {
 	Path  string
 	Level string // debug, info, warn, error or off
+	// Closed is why nothing may be written there; nil where it may.
+	Closed error
 }
 
 // Write appends the recorder's operation, in one write: a line a phase at
@@ -28,8 +30,8 @@ func (l Log) Write(r *Recorder) error {
 	var b bytes.Buffer
 	log := zerolog.New(&b).Level(level)
 	r.log(&log)
-	if b.Len() == 0 {
-		return nil
+	if b.Len() == 0 || l.Closed != nil {
+		return l.Closed
 	}
 	for range 3 {
 		if err = l.append(b.Bytes()); !errors.Is(err, errUnlinked) {

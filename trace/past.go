@@ -75,6 +75,9 @@ const aroundSegment = 10 * time.Minute
 // Has tells whether the spool has an operation's root span, which began at a
 // time, told by itself then or, if it was killed, by another one just now.
 func (s Spool) Has(traceparent string, began time.Time) (bool, error) {
+	if s.Closed != nil {
+		return false, s.Closed
+	}
 	c := ParseContext(traceparent)
 	names, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) || s.MaxBytes == 0 || !c.IsValid() {

@@ -26,6 +26,7 @@ const SegmentSuffix = ".jsonl"
 type Spool struct {
 	Dir      string
 	MaxBytes int64 // budget of the folder; 0 turns the spool off
+	Closed   error // why nothing may be written or looked for there; nil where it may
 }
 
 // Segment is the name of the segment of a time, without its suffix. Names sort as times do.
@@ -36,6 +37,9 @@ func Segment(t time.Time) string { return t.UTC().Format("20060102T1504Z") }
 func (s Spool) Write(r *Recorder, resource []attribute.KeyValue) error {
 	if s.MaxBytes == 0 {
 		return nil
+	}
+	if s.Closed != nil {
+		return s.Closed
 	}
 	name := Segment(r.now())
 	// The segment comes first: a Collector knows a file again by its first bytes.

@@ -195,7 +195,8 @@ func TestTrusted(t *testing.T) {
 		{"sticky", 0o755, 0o777 | os.ModeSticky, 0, 0, ""},
 		{"sticky, and planted", 0o755, 0o777 | os.ModeSticky, 0, 0, "trust DIR/above/state/networks: it is owned by user 4711"},
 		{"another's", 0o755, 0o700, 4711, 0, "trust DIR/above/state: it is owned by user 4711"},
-		{"as we make it, and all may write above", 0o777, 0o700, 0, 0, ""}, // that was looked at when it was made
+		{"as we make it, and all may write above", 0o777, 0o700, 0, 0, "trust DIR/above: mode 0777 lets others write to it"},
+		{"as we make it, and sticky above", 0o777 | os.ModeSticky, 0o700, 0, 0, ""},
 		{"of another mode, and all may write above", 0o777, 0o750, 0, 0, "trust DIR/above: mode 0777 lets others write to it"},
 		{"missing, and all may write above", 0o777, 0, 0, 0, "trust DIR/above: mode 0777 lets others write to it"},
 		{"missing, and sticky above", 0o777 | os.ModeSticky, 0, 0, 0, ""},
@@ -212,6 +213,46 @@ func TestTrusted(t *testing.T) {
 			}
 			if err := errors.Join(err, os.Chmod(filepath.Dir(state), tt.above)); err != nil {
 				t.Skipf("%v: run make test as root", err)
+			}
+			got := ""
+			if err := (Dir{Path: filepath.Join(state, "attachments")}).Trusted(); err != nil {
+				got = strings.TrimPrefix(strings.ReplaceAll(err.Error(), dir, "DIR"), ErrOpen.Error()+": ")
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestTrustedBehindLinks: a link is as safe as where it stands, what it leads to,
+// and who may change it.
+func TestTrustedBehindLinks(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		stands, leads os.FileMode
+		owner         int
+		above         bool // the link is a folder above the state directory
+		want          string
+	}{
+		{"the state directory", 0o755, 0o755, 0, false, ""},
+		{"all may write where it stands", 0o777, 0o755, 0, false, "trust DIR/stands: mode 0777 lets others write to it"},
+		{"all may write where it leads", 0o755, 0o777, 0, false, "trust DIR/leads: mode 0777 lets others write to it"},
+		{"another's, among those of many", 0o777 | os.ModeSticky, 0o755, 4711, false, "trust DIR/stands/link: it is owned by user 4711"},
+		{"a folder above", 0o755, 0o755, 0, true, ""},
+		{"a folder above, and all may write where it leads", 0o755, 0o777, 0, true, "trust DIR/leads: mode 0777 lets others write to it"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			stands, leads, link := filepath.Join(dir, "stands"), filepath.Join(dir, "leads"), filepath.Join(dir, "stands", "link")
+			err := errors.Join(os.Mkdir(stands, 0o700), os.MkdirAll(filepath.Join(leads, "real", "state"), 0o700), os.Symlink(filepath.Join(leads, "real"), link),
+				os.Lchown(link, tt.owner, 0), os.Chmod(stands, tt.stands), os.Chmod(leads, tt.leads))
+			if err != nil {
+				t.Skipf("%v: run make test as root", err)
+			}
+			state := link
+			if tt.above {
+				state = filepath.Join(link, "state")
 			}
 			got := ""
 			if err := (Dir{Path: filepath.Join(state, "attachments")}).Trusted(); err != nil {

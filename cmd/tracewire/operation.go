@@ -388,9 +388,19 @@ func (o *operation) sink() trace.Sink {
 	t := o.net.Tracewire
 	return trace.Sink{
 		Resource: trace.Resource(version, o.boot, os.Getenv),
-		Spool:    trace.Spool{Dir: t.SpoolDir, MaxBytes: t.SpoolBytes},
-		Log:      trace.Log{Path: t.LogPath, Level: t.LogLevel},
+		Spool:    trace.Spool{Dir: t.SpoolDir, MaxBytes: t.SpoolBytes, Closed: o.closed(t.SpoolDir)},
+		Log:      trace.Log{Path: t.LogPath, Level: t.LogLevel, Closed: o.closed(t.LogPath)},
 	}
+}
+
+// closed is why nothing may be written at a path: it is below a state directory
+// that is not ours alone, and whoever can swap that chooses where it would be.
+func (o *operation) closed(path string) error {
+	below, err := filepath.Rel(o.net.Tracewire.StateDir, path)
+	if err != nil || !filepath.IsLocal(below) {
+		return nil
+	}
+	return o.records().Trusted()
 }
 
 // runtimeExe is the executable that called us, empty when it is gone or pid 1.

@@ -204,8 +204,9 @@ func TestHostileSegments(t *testing.T) {
 	l.ended(t, "pipes", endings[1])
 }
 
-// TestHostileModes: where others could swap what is in the state directory no
-// ADD begins; what is there is taken back with a warning.
+// TestHostileModes: where others could swap the state directory, or what is in
+// it, no ADD begins, the second as little as the first, and nothing of ours comes
+// there, a spool neither; what is there is taken back with a warning.
 func TestHostileModes(t *testing.T) {
 	const open = 0o777
 	for _, tt := range []struct {
@@ -218,7 +219,8 @@ func TestHostileModes(t *testing.T) {
 		{"all may write to it", "up/state", open, 0, true, "mode 0777 lets others write to it"},
 		{"all may write to it, sticky", "up/state", open | unix.S_ISVTX, 0, true, ""},
 		{"all may write above it", "up", open, 0, false, "mode 0777 lets others write to it"},
-		{"all may write above it, which is read by all", "up", open, 0, true, ""},
+		{"all may write above it, which is ours", "up", open, 0, true, "mode 0777 lets others write to it"},
+		{"all may write above it, sticky, which is ours", "up", open | unix.S_ISVTX, 0, true, ""},
 		{"all may write above it, sticky", "up", open | unix.S_ISVTX, 0, false, ""},
 		{"its group may, which is root's", "up/state", 0o770, 0, true, ""},
 		{"another's", "up/state", 0o700, 1000, true, "it is owned by user 1000"},
@@ -227,7 +229,7 @@ func TestHostileModes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			needSandbox(t)
-			l := newRounds(t, map[string]string{"tracewire.stateDir": `"@DIR@/up/state"`, "tracewire.spool": `{"dir": "@DIR@/state/spool"}`})
+			l := newRounds(t, map[string]string{"tracewire.stateDir": `"@DIR@/up/state"`})
 			l.stdin = strings.ReplaceAll(l.stdin, attach.Dir, l.Dir)
 			l.record = filepath.Join(l.Dir, "up", recordPath)
 			state, path := filepath.Join(l.Dir, "up", "state"), filepath.Join(l.Dir, tt.path)
@@ -242,12 +244,14 @@ func TestHostileModes(t *testing.T) {
 			if err := errors.Join(os.Chown(path, tt.owner, 0), unix.Chmod(path, tt.mode)); err != nil {
 				t.Skipf("%v: run make test as root", err)
 			}
-			err := raw(t, l.Node, "ADD", l.stdin, l.Environment("ADD", l.pod)).Err()
-			want := ""
+			before, want := tree(t, filepath.Join(l.Dir, "up")), ""
 			if tt.refused != "" {
 				want = "5 state directory is not ours alone: trust @DIR@/" + tt.path + ": " + tt.refused
+				if problem := expected(raw(t, l.Node, "ADD", l.stdin, l.Environment("ADD", l.pod)).Err(), want, l.Normal); problem != nil {
+					t.Errorf("the first ADD: %v", problem)
+				}
 			}
-			if problem := expected(err, want, l.Normal); problem != nil {
+			if problem := expected(raw(t, l.Node, "ADD", l.stdin, l.Environment("ADD", l.pod)).Err(), want, l.Normal); problem != nil {
 				t.Error(problem)
 			}
 			if tt.refused == "" {
@@ -258,6 +262,9 @@ func TestHostileModes(t *testing.T) {
 			}
 			if problem := expected(poll(t, l.Node, l.stdin).Err(), "50 "+tt.refused, l.Normal); problem != nil {
 				t.Errorf("STATUS: %v", problem)
+			}
+			if diff := cmp.Diff(before, tree(t, filepath.Join(l.Dir, "up"))); diff != "" {
+				t.Errorf("-before +after:\n%s", diff)
 			}
 			for _, e := range endings {
 				if err := l.end(t, e).Err(); err != nil {
