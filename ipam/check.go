@@ -63,7 +63,7 @@ func checkOne(path string, owner Reservation) (delegates.Findings, error) {
 }
 
 func checkAny(dir string, owner Reservation) error {
-	all, err := held(dir)
+	all, err := reservations(dir)
 	for _, r := range all {
 		if r == owner || r == owner.bare() {
 			return nil

@@ -249,7 +249,7 @@ func (s *store) giveBack(ctx context.Context) (n int, err error) {
 		if !l.still(s.dir) { // another's by now, or nobody's
 			continue
 		}
-		gone, err := s.end(l, holders)
+		gone, err := s.end(ctx, l, holders)
 		if gone {
 			n++
 		} else {
@@ -263,10 +263,13 @@ func (s *store) giveBack(ctx context.Context) (n int, err error) {
 
 // end removes a reservation whose holder is no more, and has no record that would
 // give it back.
-func (s *store) end(l left, holders Holders) (gone bool, err error) {
+func (s *store) end(ctx context.Context, l left, holders Holders) (gone bool, err error) {
 	a := l.attachment(s.network)
 	if !s.mine(a) && (holders.Lives(a, l.Address) || holders.Left(a)) {
 		return false, nil
+	}
+	if theirs, err := s.another(ctx, l.Address); theirs || err != nil {
+		return false, err
 	}
 	if err := remove(s.path(l.Address)); err != nil {
 		return false, err

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/tracewire/tracewire/conflist"
 )
@@ -15,11 +16,11 @@ func FuzzReservation(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, content string) {
 		r, ok := ParseReservation(content)
-		if ok != (strings.TrimSpace(content) != "") {
-			t.Errorf("ok is %t", ok)
-		}
-		if got := r.Text(); got != strings.TrimSpace(content) {
+		if got := r.Text(); ok && got != strings.TrimSpace(content) {
 			t.Errorf("%q became %q", content, got)
+		}
+		if ok != (r.ContainerID != "") || !utf8.ValidString(r.Text()) || strings.ContainsAny(r.Text(), "\x00 \t") {
+			t.Errorf("%q became %q, %t", content, r.Text(), ok)
 		}
 		if again, _ := ParseReservation(r.Text()); again != r {
 			t.Errorf("%+v became %+v", r, again)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -54,7 +55,7 @@ func (h HostLocal) Add(ctx context.Context, c delegates.Call) (*types100.Result,
 		return nil, delegates.NothingMade{Err: err}
 	}
 	defer s.unlock()
-	s.network, s.earlier, s.recorded = c.Network, h.Earlier, h.Recorded
+	s.network, s.earlier, s.recorded = c.Network, h.Earlier, h.once()
 	_ = s.earlier.ensure(ctx, s) // who needs the list tells why there is none
 	if err := h.fill(ctx, s, res); err != nil {
 		if left := s.undo(); left != nil {
@@ -63,6 +64,14 @@ func (h HostLocal) Add(ctx context.Context, c delegates.Call) (*types100.Result,
 		return nil, err
 	}
 	return res, nil
+}
+
+// once is Recorded, asked once at most.
+func (h HostLocal) once() func() ([]Lease, error) {
+	if h.Recorded == nil {
+		return nil
+	}
+	return sync.OnceValues(h.Recorded)
 }
 
 // fill adds an address of each range set.

@@ -313,15 +313,17 @@ func TestAddOnAFullDisk(t *testing.T) {
 }
 
 // TestCursorThatIsNoFile: what has the cursor's name and is no file is neither
-// waited for nor written through, and the address is given back.
+// waited for nor written through: it gives way, and where it cannot the address is
+// given back.
 func TestCursorThatIsNoFile(t *testing.T) {
 	for name, tt := range map[string]struct {
 		make func(path string) error
 		want string
 	}{
-		"a pipe":   {func(p string) error { return unix.Mkfifo(p, 0o600) }, "no such device or address"},
+		"a pipe":   {func(p string) error { return unix.Mkfifo(p, 0o600) }, ""},
 		"a folder": {func(p string) error { return os.Mkdir(p, 0o700) }, "is a directory"},
-		"a link":   {func(p string) error { return os.Symlink("/none", p) }, "too many levels of symbolic links"},
+		"a link":   {func(p string) error { return os.Symlink("/none", p) }, ""},
+		"zeros":    {func(p string) error { return os.WriteFile(p, make([]byte, 2_000_000), 0o600) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, dir := serve(t, `"subnet":"10.1.0.0/24"`, "")
@@ -330,8 +332,15 @@ func TestCursorThatIsNoFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := h.Add(t.Context(), call("c1"))
-			if got, want := fmt.Sprint(err), "open "+path+": "+tt.want; got != want {
-				t.Errorf("error %s, want %s", got, want)
+			status := (&memo{}).status(h, 0)
+			if tt.want == "" {
+				if diff := cmp.Diff(files{"10.1.0.2": "c1\r\neth0", "last_reserved_ip.0": "10.1.0.2"}, read(t, dir)); diff != "" || err != nil || status != "" {
+					t.Errorf("error %v, STATUS %q (-want +got)\n%s", err, status, diff)
+				}
+				return
+			}
+			if got, want := fmt.Sprint(err), "open "+path+": "+tt.want; got != want || status != strings.ReplaceAll(want, h.DataDir, "DATA") {
+				t.Errorf("error %s, STATUS %s, want %s", got, status, want)
 			}
 			if left, err := filepath.Glob(filepath.Join(dir, "10.*")); len(left) > 0 || err != nil {
 				t.Errorf("left %q, %v", left, err)
@@ -439,8 +448,10 @@ func TestDel(t *testing.T) {
 			delegates.Made{Known: true, Reserved: result("10.1.0.2", "", "fd00::2"), Result: result("10.1.0.2", "10.1.0.9")}, "", []string{"10.1.0.2", "fd00::2"}},
 		{"what the result lists too", files{"10.1.0.2": me, "10.1.0.3": me},
 			delegates.Made{Known: true, Reserved: result("10.1.0.2"), Result: result("10.1.0.3")}, "", []string{"10.1.0.2", "10.1.0.3"}},
-		{"listed, of others", files{"10.1.0.2": you, "10.1.0.3": other, "10.1.0.4": "", "10.1.0.5": "junk"},
-			delegates.Made{Known: true, Reserved: result("10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5")}, "", nil},
+		{"listed, of others", files{"10.1.0.2": you, "10.1.0.3": other, "10.1.0.5": "junk"},
+			delegates.Made{Known: true, Reserved: result("10.1.0.2", "10.1.0.3", "10.1.0.5")}, "", nil},
+		{"listed, broken off", files{"10.1.0.2": "c", "10.1.0.3": "c1\r\net", "10.1.0.4": "c1\r\neth01"},
+			delegates.Made{Known: true, Reserved: result("10.1.0.2", "10.1.0.3", "10.1.0.4")}, "", []string{"10.1.0.2", "10.1.0.3"}},
 		{"listed, in the old form", files{"10.1.0.2": "c1\n"}, delegates.Made{Known: true, Reserved: result("10.1.0.2")}, "", []string{"10.1.0.2"}},
 		{"the record ends before the addresses", files{"10.1.0.2": me, "10.1.0.3": you}, delegates.Made{Known: true}, "", []string{"10.1.0.2"}},
 		{"killed before it wrote who holds the address", files{"10.1.0.2": me, "10.1.0.3": you, "fd00::2": ""}, delegates.Made{Known: true}, "", []string{"10.1.0.2", "fd00::2"}},
@@ -538,9 +549,9 @@ func TestStrangeFiles(t *testing.T) {
 			t.Errorf("DEL: %v", err)
 		}
 	}
-	for _, name := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
-			t.Error(err)
+	for name, stays := range map[string]bool{"10.1.0.2": true, "10.1.0.3": false, "10.1.0.4": false, "10.1.0.5": false, "10.1.0.9": false} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != stays {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

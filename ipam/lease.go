@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
@@ -24,7 +25,7 @@ const probes = 64
 // lease reserves one address of set n.
 func (s *store) lease(ctx context.Context, set Set, n int) (*types100.IPConfig, error) {
 	last := s.cursorOf(n)
-	if last.text == "" { // a new store, or one that was wiped
+	if !last.addr().IsValid() { // a new store, or one that was wiped
 		if err := s.restore(ctx, set); err != nil {
 			return nil, err
 		}
@@ -49,7 +50,7 @@ func (s *store) lease(ctx context.Context, set Set, n int) (*types100.IPConfig, 
 func (s *store) pick(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
 	do := func() (netip.Addr, error) { return s.probe(ctx, set, last) }
 	if set.Requested.IsValid() {
-		do = func() (netip.Addr, error) { return set.Requested, s.grant(set.Requested) }
+		do = func() (netip.Addr, error) { return set.Requested, s.grant(ctx, set.Requested) }
 	}
 	a, err := do()
 	if !errors.Is(err, ErrExhausted) && !errors.Is(err, ErrTaken) {
@@ -65,19 +66,23 @@ func (s *store) pick(ctx context.Context, set Set, last netip.Addr) (netip.Addr,
 	return a, err
 }
 
-func (s *store) grant(a netip.Addr) error {
+func (s *store) grant(ctx context.Context, a netip.Addr) error {
+	if _, ok := s.passed[a]; !ok {
+		if ok, err := s.reserve(ctx, a, broken); ok || err != nil {
+			return err
+		}
+	}
 	if holder, ok := s.passed[a]; ok {
 		return fmt.Errorf("%w: %s is held by container %s", ErrTaken, a, holder)
 	}
-	ok, err := s.reserve(a)
-	if ok || err != nil {
+	holder, _, what, err := look(s.path(a))
+	switch {
+	case err != nil:
 		return err
+	case what == held:
+		return fmt.Errorf("%w: %s is held by container %s", ErrTaken, a, holder)
 	}
-	holder, _, err := readReservation(s.path(a))
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("%w: %s is held by container %s", ErrTaken, a, holder)
+	return fmt.Errorf("%w: %s is no reservation, and stays", ErrTaken, s.path(a))
 }
 
 func (s *store) probe(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
@@ -87,11 +92,11 @@ func (s *store) probe(ctx context.Context, set Set, last netip.Addr) (netip.Addr
 		if n > probes {
 			return s.search(ctx, set, last)
 		}
-		if ok, err := s.try(ctx, a); ok || err != nil {
+		if ok, err := s.try(ctx, a, empty); ok || err != nil {
 			return a, err
 		}
 	}
-	return netip.Addr{}, exhausted(set, n)
+	return s.debris(ctx, set, last)
 }
 
 // search looks a free address up in one listing. It passes over no more
@@ -105,7 +110,7 @@ func (s *store) search(ctx context.Context, set Set, last netip.Addr) (netip.Add
 		if taken[a] {
 			continue
 		}
-		if ok, err := s.try(ctx, a); ok || err != nil {
+		if ok, err := s.try(ctx, a, empty); ok || err != nil {
 			return a, err
 		}
 	}
@@ -113,18 +118,30 @@ func (s *store) search(ctx context.Context, set Set, last netip.Addr) (netip.Add
 }
 
 // debris is for a set with a file for every address: only now is it worth
-// asking for their sizes.
+// reading them.
 func (s *store) debris(ctx context.Context, set Set, last netip.Addr) (netip.Addr, error) {
-	n := 0
+	n, folder := 0, ""
+	vacant := func(path string) bool {
+		_, _, what, err := look(path)
+		if what == directory {
+			folder = filepath.Base(path)
+		}
+		return err == nil && what == debris
+	}
 	for a := range set.after(last) {
-		if ok, err := s.try(ctx, a); ok || err != nil {
+		if ok, err := s.try(ctx, a, vacant); ok || err != nil {
 			return a, err
 		}
 		n++
 	}
-	return netip.Addr{}, exhausted(set, n)
+	return netip.Addr{}, fmt.Errorf("%w in range set %s: %s", ErrExhausted, set, inUse(uint64(n), uint64(n), folder))
 }
 
-func exhausted(set Set, n int) error {
-	return fmt.Errorf("%w in range set %s: %d of %d in use", ErrExhausted, set, n, n)
+// inUse is the figures of a range set for people. folder is one of its addresses
+// whose file's place a folder is in, empty where there is none.
+func inUse(used, total uint64, folder string) string {
+	if folder != "" {
+		folder = fmt.Sprintf(" (a folder stands in the place of %s)", folder)
+	}
+	return fmt.Sprintf("%d of %d in use%s", used, total, folder)
 }

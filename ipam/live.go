@@ -36,8 +36,8 @@ func (s *store) restore(ctx context.Context, set Set) error {
 		return err
 	}
 	for _, l := range leases {
-		if holder := of(l.Attachment); set.index(l.Address) >= 0 && holder != s.owner {
-			if err := s.restoreOne(ctx, l, holder); err != nil {
+		if set.index(l.Address) >= 0 && of(l.Attachment) != s.owner {
+			if err := s.restoreOne(ctx, l, broken); err != nil {
 				return err
 			}
 		}
@@ -45,13 +45,14 @@ func (s *store) restore(ctx context.Context, set Set) error {
 	return nil
 }
 
-func (s *store) restoreOne(ctx context.Context, l Lease, holder Reservation) error {
+func (s *store) restoreOne(ctx context.Context, l Lease, vacant func(path string) bool) error {
+	holder := of(l.Attachment)
 	if !l.Settled {
 		s.pass(l.Address, holder.String())
 		return nil
 	}
 	again := &store{dir: s.dir, owner: holder, span: s.span}
-	ok, err := again.reserve(l.Address)
+	ok, err := again.reserve(ctx, l.Address, vacant)
 	if ok && err == nil {
 		trace.Warn(ctx, "a live attachment had no reservation: it has one again", trace.KeyAddresses.StringSlice([]string{l.Address.String()}), trace.KeyID.String(l.ContainerID))
 	}
@@ -68,11 +69,11 @@ func (s *store) pass(a netip.Addr, holder string) {
 
 // try reserves an address, unless it is taken, or somebody's without a
 // reservation.
-func (s *store) try(ctx context.Context, a netip.Addr) (bool, error) {
+func (s *store) try(ctx context.Context, a netip.Addr, vacant func(path string) bool) (bool, error) {
 	if _, ok := s.passed[a]; ok {
 		return false, nil
 	}
-	ok, err := s.reserve(a)
+	ok, err := s.reserve(ctx, a, vacant)
 	if !ok || err != nil || s.station == nil {
 		return ok, err
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -21,24 +23,32 @@ func (h HostLocal) Del(ctx context.Context, c delegates.Call) error {
 	if err != nil {
 		return err
 	}
-	s, err := openStore(ctx, dir, of(c.Attachment))
-	if noStore(err) {
-		return nil
-	}
-	if noRoom(err) { // nobody can make the lock, so nobody holds it
-		trace.Warn(ctx, "addresses are not locked", trace.KeyError.String(err.Error()))
-		s, err = &store{dir: dir, owner: of(c.Attachment), span: trace.SpanOf(ctx), unlock: func() {}}, nil
-	}
-	if err != nil {
+	s, err := h.toRelease(ctx, dir, of(c.Attachment))
+	if s == nil || err != nil {
 		return err
 	}
 	defer s.unlock()
 	if listed := delegates.Addresses(c.Made.Reserved, c.Made.Result); len(listed) > 0 {
-		_, err := s.releaseListed(listed)
-		return err
+		return s.releaseRecorded(ctx, listed)
 	}
 	n, errPrev := s.releaseListed(previous(c.Prev))
-	return errors.Join(errPrev, s.releaseAll(n))
+	return errors.Join(errPrev, s.releaseAll(ctx, n))
+}
+
+// toRelease is the store of who only releases; nil where there is none.
+func (h HostLocal) toRelease(ctx context.Context, dir string, owner Reservation) (*store, error) {
+	s, err := openStore(ctx, dir, owner)
+	switch {
+	case noStore(err):
+		return nil, nil
+	case noLock(err): // nobody can take it, so nobody has it
+		trace.Warn(ctx, "addresses are not locked", trace.KeyError.String(err.Error()))
+		s, err = &store{dir: dir, owner: owner, span: trace.SpanOf(ctx), unlock: func() {}, unlocked: true}, nil
+	}
+	if s != nil {
+		s.recorded = h.once()
+	}
+	return s, err
 }
 
 // noStore tells that there is no folder, or can be none of that name.
@@ -46,9 +56,45 @@ func noStore(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
-// noRoom tells that the lock is not there, and cannot be made.
-func noRoom(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
+// noLock tells that the lock is not there, and cannot be made.
+func noLock(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EISDIR}, func(no error) bool { return errors.Is(err, no) })
+}
+
+// releaseRecorded releases the addresses that the owner's record lists, and what
+// their damaged files are by now.
+func (s *store) releaseRecorded(ctx context.Context, listed []netip.Addr) error {
+	n := 0
+	var errs []error
+	for _, a := range listed {
+		gone, err := s.releaseOne(ctx, a)
+		if gone {
+			n++
+		}
+		errs = append(errs, err)
+	}
+	s.span.Set(trace.KeyReservation.Int(n))
+	return errors.Join(errs...)
+}
+
+// releaseOne is one of releaseRecorded. A file that begins as the owner's does and
+// breaks off was damaged, too.
+func (s *store) releaseOne(ctx context.Context, a netip.Addr) (gone bool, err error) {
+	r, _, what, err := look(s.path(a))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case what == directory:
+		stays(ctx, a, what)
+		return false, nil
+	case r == s.owner || r == s.owner.bare():
+		return true, remove(s.path(a))
+	case what == held && !strings.HasPrefix(s.owner.Text(), r.Text()):
+		return false, nil
+	}
+	return s.clear(ctx, a)
 }
 
 // releaseListed tells how many of the addresses were the owner's.
@@ -62,7 +108,6 @@ func (s *store) releaseListed(listed []netip.Addr) (int, error) {
 		}
 		errs = append(errs, err)
 	}
-	s.span.Set(trace.KeyReservation.Int(n))
 	return n, errors.Join(errs...)
 }
 
@@ -70,8 +115,8 @@ func (s *store) releaseListed(listed []netip.Addr) (int, error) {
 // host-local names the container alone, which may have another interface on
 // this network: it counts only when nothing else was found, n files before included.
 // An ADD that was killed may have left a file that names nobody yet.
-func (s *store) releaseAll(n int) error {
-	all, err := held(s.dir)
+func (s *store) releaseAll(ctx context.Context, n int) error {
+	all, err := reservations(s.dir)
 	errs := []error{err}
 	for _, owner := range []Reservation{s.owner, s.owner.bare()} {
 		if n > 0 && owner != s.owner {
@@ -89,7 +134,7 @@ func (s *store) releaseAll(n int) error {
 		}
 	}
 	s.span.Set(trace.KeyReservation.Int(n))
-	return errors.Join(append(errs, s.sweep())...)
+	return errors.Join(append(errs, s.sweep(ctx, all))...)
 }
 
 // previous lists the addresses of a prevResult of any version. What cannot be

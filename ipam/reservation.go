@@ -3,6 +3,7 @@ package ipam
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/tracewire/tracewire/delegates"
 )
@@ -16,11 +17,14 @@ type Reservation struct {
 	IfName      string // empty in a file of host-local before plugins v0.8, which did not write it
 }
 
-// ParseReservation reads the content of a reservation file. An empty one is no
-// reservation.
+// ParseReservation reads the content of a reservation file. It is none where it is
+// empty, or names what cannot be a holder.
 func ParseReservation(content string) (Reservation, bool) {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), lineBreak)
-	return Reservation{id, ifName}, id != ""
+	if r := (Reservation{id, ifName}); id != "" && r.plausible() {
+		return r, true
+	}
+	return Reservation{}, false
 }
 
 // Text is the content of a reservation file.
@@ -32,14 +36,20 @@ func (r Reservation) Text() string {
 }
 
 // plausible tells that the holder can be one: a container id and an interface
-// name have no blanks and no control characters (CNI spec 1.1.0, section 2).
+// name are text without blanks and control characters (CNI spec 1.1.0, section 2).
 func (r Reservation) plausible() bool {
-	return !strings.ContainsFunc(r.ContainerID+r.IfName, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) })
+	odd := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
+	return utf8.ValidString(r.ContainerID+r.IfName) && !strings.ContainsFunc(r.ContainerID+r.IfName, odd)
 }
 
-// String is for people.
+// String is for people: its end is left out where it is longer than any id is.
 func (r Reservation) String() string {
-	return strings.TrimSpace(r.ContainerID + " " + r.IfName)
+	const most = 300
+	text := strings.TrimSpace(r.ContainerID + " " + r.IfName)
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }
 
 func of(a delegates.Attachment) Reservation {

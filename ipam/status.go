@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"net/netip"
 	"path/filepath"
@@ -60,6 +61,7 @@ type use struct {
 	Ranges string        `json:"ranges"`
 	Used   uint64        `json:"used"`             // reservation files that ADD does not give back
 	Debris string        `json:"debris,omitempty"` // one of them that holds nobody, when there is a file for each address
+	Folder string        `json:"folder,omitempty"` // one of them that is a folder, likewise
 	Full   time.Duration `json:"full,omitempty"`   // since when it is exhausted, 0 when it is not
 	Told   bool          `json:"told,omitempty"`   // it was told that it is nearly full
 
@@ -67,11 +69,14 @@ type use struct {
 }
 
 // Status is ErrExhausted, with the figures, when a range set has had no free
-// address for longer than h.Patience. Without ranges, which may come with each
+// address for longer than h.Patience, or what keeps Add from its lock and cursors. Without ranges, which may come with each
 // ADD, there is nothing to tell. Nor is there where the folder cannot be listed:
 // ADD need not list it.
 func (h HostLocal) Status(ctx context.Context, c delegates.Call) error {
 	dir, err := folder(h.DataDir, c.Network)
+	if err == nil {
+		err = h.usable(dir)
+	}
 	if err != nil || len(h.Sets) == 0 {
 		return err
 	}
@@ -119,7 +124,7 @@ func (h HostLocal) count(ctx context.Context, c delegates.Call, dir string, last
 	if last.holds(now, dir) {
 		now.Listed = last.Listed
 		for i, u := range last.Sets {
-			now.Sets[i].Used, now.Sets[i].Debris = u.Used, u.Debris
+			now.Sets[i].Used, now.Sets[i].Debris, now.Sets[i].Folder = u.Used, u.Debris, u.Folder
 		}
 		return now, nil
 	}
@@ -127,13 +132,18 @@ func (h HostLocal) count(ctx context.Context, c delegates.Call, dir string, last
 		return now, nil
 	}
 	taken, err := taken(dir)
+	s := store{dir: dir, recorded: h.once()}
 	var free map[netip.Addr]bool
 	for i, set := range h.Sets {
 		u := &now.Sets[i]
-		u.count(set, taken, free, dir)
+		all := u.count(set, taken, free)
 		if free == nil && u.atLeast(relaxed) { // below, nobody asks for more
 			free = h.Earlier.free(ctx, dir, c.Network)
-			u.count(set, taken, free, dir)
+			maps.DeleteFunc(free, func(a netip.Addr, _ bool) bool { _, lives, _ := s.tenant(a); return lives })
+			all = u.count(set, taken, free)
+		}
+		if u.Used >= u.total {
+			u.Debris, u.Folder = s.odd(all)
 		}
 	}
 	return now, err
@@ -171,7 +181,7 @@ func (t tally) holds(now tally, dir string) bool {
 		return false
 	}
 	for i, u := range t.Sets {
-		if u.Ranges != now.Sets[i].Ranges || u.Debris != "" && !empty(filepath.Join(dir, u.Debris)) {
+		if u.Ranges != now.Sets[i].Ranges || u.Debris != "" && !broken(filepath.Join(dir, u.Debris)) {
 			return false
 		}
 	}
@@ -188,18 +198,30 @@ func (t tally) of(ranges string) use {
 }
 
 // count counts the set's addresses that have a file and are not free all the
-// same. Only when all others are taken their sizes are looked at: an empty one is
-// debris, which ADD takes over, or of an ADD that writes it just now, without a
-// look at host-local's lock, and the next Status looks at it again.
-func (u *use) count(set Set, taken, free map[netip.Addr]bool, dir string) {
-	all := set.of(taken)
-	all = slices.DeleteFunc(all, func(a netip.Addr) bool { return free[a] })
-	if u.Used = uint64(len(all)); u.Used < u.total {
-		return
+// same, and returns them.
+func (u *use) count(set Set, taken, free map[netip.Addr]bool) []netip.Addr {
+	all := slices.DeleteFunc(set.of(taken), func(a netip.Addr) bool { return free[a] })
+	u.Used = uint64(len(all))
+	return all
+}
+
+// odd looks at the files of a set that has one for each address: debris of nobody,
+// which ADD takes over, or of an ADD that writes it just now, without a look at
+// host-local's lock, and the next Status looks at it again; or else a folder.
+func (s *store) odd(all []netip.Addr) (ownerless, folder string) {
+	for _, a := range all {
+		_, _, what, err := look(s.path(a))
+		switch {
+		case err != nil:
+		case what == directory:
+			folder = a.String()
+		case what == debris:
+			if _, lives, err := s.tenant(a); !lives && err == nil {
+				return a.String(), ""
+			}
+		}
 	}
-	if i := slices.IndexFunc(all, func(a netip.Addr) bool { return empty(filepath.Join(dir, a.String())) }); i >= 0 {
-		u.Debris = all[i].String()
-	}
+	return "", folder
 }
 
 // of is the set's addresses among those that have a file.
@@ -239,7 +261,7 @@ func (p Patience) verdict(sets []use, dir string, uptime time.Duration) error {
 	}
 	texts := make([]string, len(sets))
 	for i, u := range sets {
-		texts[i] = fmt.Sprintf("range set %s: %d of %d in use", u.Ranges, u.Used, u.total)
+		texts[i] = fmt.Sprintf("range set %s: %s", u.Ranges, inUse(u.Used, u.total, u.Folder))
 		if u.exhausted() {
 			texts[i] += p.since(uptime - u.Full)
 		}

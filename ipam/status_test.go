@@ -343,13 +343,14 @@ func TestStatusOfStrangeStores(t *testing.T) {
 			files{"10.1.0.2": "c2"}.write(t, dir+".real")
 			return os.Symlink(dir+".real", dir)
 		}, "1 of 1 in use"},
-		{"a folder as reservation", func(dir string) error { return os.MkdirAll(filepath.Join(dir, "10.1.0.2"), 0o700) }, "1 of 1 in use"},
+		{"a folder as reservation", func(dir string) error { return os.MkdirAll(filepath.Join(dir, "10.1.0.2"), 0o700) }, "1 of 1 in use (a folder stands in the place of 10.1.0.2)"},
+		{"a folder as lock", func(dir string) error { return os.MkdirAll(filepath.Join(dir, "lock"), 0o700) }, "open DATA/net1/lock: is a directory"},
 		{"a FIFO as reservation", func(dir string) error {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return err
 			}
 			return unix.Mkfifo(filepath.Join(dir, "10.1.0.2"), 0o600)
-		}, "1 of 1 in use"},
+		}, ""},
 		{"a thousand foreign files", func(dir string) error {
 			names("foreign-%d", 1, 1000, "").write(t, dir)
 			return nil

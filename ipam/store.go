@@ -47,11 +47,13 @@ type store struct {
 	owner   Reservation
 	span    trace.Span // of the operation
 	unlock  func()
-	made    []string // reservation files written through this store
+	// unlocked tells that nobody can take the lock, nor anything be reserved.
+	unlocked bool
+	made     []string // reservation files written through this store
 
 	earlier   Earlier
-	reclaimed bool // what is of an earlier boot was given back
-	recorded  func() ([]Lease, error)
+	reclaimed bool                           // what is of an earlier boot was given back
+	recorded  func() ([]Lease, error)        // nil where there are no records; asked once
 	station   func(netip.Addr) (bool, error) // nil for a set that the MAC does not follow from
 	met       int                            // stations that were found
 	passed    map[netip.Addr]string          // addresses without a file that are somebody's all the same
@@ -85,39 +87,40 @@ func makeStore(ctx context.Context, dir string, owner Reservation) (*store, erro
 
 func (s *store) path(a netip.Addr) string { return filepath.Join(s.dir, a.String()) }
 
-// reserve writes the address's reservation, or tells that it is taken. A file
-// that is empty under the lock was made by an ADD that a crash cut short
-// (plugins#498): it holds nobody, and is taken over.
-func (s *store) reserve(a netip.Addr) (bool, error) {
+// reserve writes the address's reservation, or tells that it is taken. What vacant
+// tells to be debris, as a file that is empty under the lock and was made by an ADD
+// that a crash cut short (plugins#498), holds nobody, and is taken over.
+func (s *store) reserve(ctx context.Context, a netip.Addr, vacant func(path string) bool) (bool, error) {
 	f, err := os.OpenFile(s.path(a), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return s.takeOver(a)
+		if !vacant(s.path(a)) {
+			return false, nil
+		}
+		return s.takeOver(ctx, a)
 	}
 	if err != nil {
 		return false, err
 	}
-	return true, s.fill(f)
+	if err := s.fill(f); err != nil {
+		return true, errors.Join(err, remove(f.Name()))
+	}
+	return true, nil
 }
 
-func (s *store) takeOver(a netip.Addr) (bool, error) {
-	if !empty(s.path(a)) {
-		return false, nil
+// takeOver reserves an address that has debris for a file. It is debris also where
+// that fails.
+func (s *store) takeOver(ctx context.Context, a netip.Addr) (bool, error) {
+	if ok, err := s.ownerless(ctx, a); !ok || err != nil {
+		return false, err
 	}
-	f, err := os.OpenFile(s.path(a), os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	f, err := over(s.path(a))
 	if err != nil {
 		return false, err
 	}
-	s.span.Event("reservation.takeover", trace.KeyAddresses.StringSlice([]string{a.String()}))
+	s.span.Event("reservation.takeover", address(a))
 	return true, s.fill(f)
 }
 
-// empty tells that a reservation file holds nobody.
-func empty(path string) bool {
-	st, err := os.Lstat(path)
-	return err == nil && st.Mode().IsRegular() && st.Size() == 0
-}
-
-// fill leaves a whole reservation or none.
 func (s *store) fill(f *os.File) error {
 	point.Pass(point.Before, "reservation")
 	_, err := f.WriteString(s.owner.Text())
@@ -126,7 +129,7 @@ func (s *store) fill(f *os.File) error {
 		err = closed
 	}
 	if err != nil {
-		return errors.Join(err, remove(f.Name()))
+		return err
 	}
 	s.made = append(s.made, f.Name())
 	return nil
@@ -145,7 +148,7 @@ func (s *store) undo() error {
 
 // release removes the reservation if it is one of the owners'. Comparing and
 // removing are one under the lock: the address cannot go to another between.
-func (s *store) release(name string, owners ...Reservation) (bool, error) {
+func (s *store) release(name string, owners ...Reservation) (gone bool, err error) {
 	path := filepath.Join(s.dir, name)
 	r, ok, err := readReservation(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (!ok || !slices.Contains(owners, r)) {
@@ -157,14 +160,15 @@ func (s *store) release(name string, owners ...Reservation) (bool, error) {
 	return true, remove(path)
 }
 
-// sweep removes the files of addresses that name nobody: ADDs that a crash cut
-// short left them, as none runs beside the lock.
-func (s *store) sweep() error {
+// sweep removes the files of addresses that name nobody, where they are not among
+// those that do: ADDs that a crash cut short left them, as none runs beside the lock.
+func (s *store) sweep(ctx context.Context, all map[string]Reservation) error {
 	names, err := taken(s.dir)
 	errs := []error{err}
 	for a := range names {
-		if empty(s.path(a)) {
-			errs = append(errs, remove(s.path(a)))
+		if _, ok := all[a.String()]; !ok && broken(s.path(a)) {
+			_, err := s.clear(ctx, a)
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -181,8 +185,7 @@ func remove(path string) error {
 	return nil
 }
 
-// readReservation reads a reservation file. What is no regular file, or holds
-// no reservation, is not ok.
+// readReservation reads a reservation file. What is none is not ok.
 func readReservation(path string) (r Reservation, ok bool, err error) {
 	r, _, ok, err = examine(path)
 	return r, ok, err
@@ -190,46 +193,13 @@ func readReservation(path string) (r Reservation, ok bool, err error) {
 
 // examine is readReservation, and the file's stamp.
 func examine(path string) (r Reservation, at stamp, ok bool, err error) {
-	b, at, err := readStamped(path)
-	if err == nil {
-		r, ok = ParseReservation(string(b))
-	}
-	return r, at, ok, err
+	r, at, what, err := look(path)
+	return r, at, what == held, err
 }
 
-// readRegular reads a file. What is no regular file has nothing in it.
-func readRegular(path string) ([]byte, error) {
-	b, _, err := readStamped(path)
-	return b, err
-}
-
-// readStamped is readRegular, and the file's stamp, without the os package's
-// poller: the first ADD of a boot reads all of a folder.
-func readStamped(path string) (b []byte, at stamp, err error) {
-	// O_NONBLOCK: a FIFO of that name must not stop us.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
-		return nil, at, nil
-	}
-	if err != nil {
-		return nil, at, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, at, err
-	}
-	b = make([]byte, min(st.Size, maxContent))
-	n, err := unix.Read(fd, b)
-	if err != nil {
-		return nil, at, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	return b[:n], stampIn(&st), nil
-}
-
-// held reads the whole folder once: the reservations by their files' names. It
+// reservations reads the whole folder once: the reservations by their files' names. It
 // goes on past a file it cannot read.
-func held(dir string) (map[string]Reservation, error) {
+func reservations(dir string) (map[string]Reservation, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -272,13 +242,16 @@ func taken(dir string) (map[netip.Addr]bool, error) {
 type cursor struct {
 	path string
 	text string // empty when there is none
+	odd  bool   // a link, a pipe or the like stands in its place
 }
+
+func cursorPath(dir string, n int) string { return filepath.Join(dir, fmt.Sprint(cursorPrefix, n)) }
 
 // cursorOf reads the cursor of set n. One that cannot be read is none.
 func (s *store) cursorOf(n int) cursor {
-	path := filepath.Join(s.dir, fmt.Sprint(cursorPrefix, n))
-	b, _ := readRegular(path)
-	return cursor{path, string(b)}
+	path := cursorPath(s.dir, n)
+	p, err := readPlace(path)
+	return cursor{path, string(p.content), err == nil && p.kind != unix.S_IFREG && p.kind != unix.S_IFDIR}
 }
 
 // addr is the zero Addr when there is none: then the first range's start is next.
@@ -291,8 +264,14 @@ func (c cursor) addr() netip.Addr {
 }
 
 // set writes over what is there instead of emptying it first: the old content's
-// room is enough for the new one on a disk that is full.
+// room is enough for the new one on a disk that is full. What is no file gives way,
+// but for a folder.
 func (c cursor) set(a netip.Addr) error {
+	if c.odd {
+		if err := os.Remove(c.path); err != nil {
+			return err
+		}
+	}
 	f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err

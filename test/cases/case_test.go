@@ -175,6 +175,7 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"nft":        (*story).nft,
 	"lose":       (*story).lose,
 	"empty":      (*story).empty,
+	"spoil":      (*story).spoil,
 	"untold":     (*story).untold,
 	"boot":       (*story).boot,
 	"reserve":    (*story).reserve,

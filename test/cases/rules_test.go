@@ -4,9 +4,13 @@ package cases
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // outside makes a namespace beyond the node: "outside out 192.0.2.1/24
@@ -63,4 +67,20 @@ func (c *story) lose(_ context.Context, _ *testing.T, args []string) error {
 // state/attachments/net/c1:eth0".
 func (c *story) empty(_ context.Context, _ *testing.T, args []string) error {
 	return os.WriteFile(filepath.Join(c.Dir, args[0]), nil, 0o600)
+}
+
+// spoil puts something else in a file's place: "spoil ipam/net/10.77.0.2 zeros".
+func (c *story) spoil(_ context.Context, _ *testing.T, args []string) error {
+	path := filepath.Join(c.Dir, args[0])
+	put, ok := map[string]func() error{
+		"zeros":  func() error { return os.WriteFile(path, make([]byte, 2_000_000), 0o600) },
+		"bytes":  func() error { return os.WriteFile(path, []byte("\xff\x00\x01ELF"), 0o600) },
+		"pipe":   func() error { return unix.Mkfifo(path, 0o600) },
+		"link":   func() error { return os.Symlink(filepath.Join(c.Dir, "outside"), path) },
+		"folder": func() error { return os.MkdirAll(filepath.Join(path, "in"), 0o700) },
+	}[args[1]]
+	if !ok {
+		return fmt.Errorf("no such spoiling: %s", args[1])
+	}
+	return errors.Join(os.RemoveAll(path), put())
 }

@@ -412,8 +412,8 @@ func TestStatusCounts(t *testing.T) {
 	straced(t, n, strace, "STATUS", stdin, attach.Attachment{})
 	before := content(t, verdict)
 	again, _ := straced(t, n, strace, "STATUS", stdin, attach.Attachment{})
-	// Whether ADD could write to the folder; the verdict.
-	if diff := cmp.Diff(counted{Leases: 1, OfRun: 2}, again); diff != "" {
+	// Whether ADD could write to the folder, and take its lock; the verdict.
+	if diff := cmp.Diff(counted{Leases: 2, OfRun: 2}, again); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if after := content(t, verdict); !slices.Equal(before, after) {
