@@ -103,6 +103,7 @@ type Chain struct {
 	journal *cache.Journal              // nil until there is a record
 	leave   func(context.Context) error // removes what the network's attachments shared; nil when that is done, or nothing is
 	late    time.Time                   // until when steps have a turn that come after the operation's time is over
+	grace   time.Duration               // how long that is; 0 is undoTime
 	barren  bool                        // IPAM failed before it made anything
 	taken   bool                        // the main step did, as the interface is there already
 	peopled bool                        // the runtime names attachments of the network, with a record or without

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,9 +221,10 @@ func (c *Chain) last(ctx context.Context, s Steps, a delegates.Attachment) error
 func (c *Chain) one(ctx context.Context, step trace.Row) error {
 	if ctx.Err() != nil {
 		if c.late.IsZero() {
-			c.late = time.Now().Add(undoTime) // for all that come after, together
+			c.late = time.Now().Add(cmp.Or(c.grace, undoTime)) // for all that come after, together
 		}
-		late, cancel := context.WithDeadline(context.WithoutCancel(ctx), c.late)
+		half := time.Until(c.late) / 2 // the other is theirs who come after this one
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), half)
 		defer cancel()
 		ctx = late
 	}

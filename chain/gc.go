@@ -16,6 +16,23 @@ import (
 // not depend on one that hangs.
 const gcPatience = 2 * time.Second
 
+// turn is one's part of the time that is left, where n have yet to come: what hangs
+// leaves the others theirs. It is a quarter at least, so that many who come after
+// do not cut short one that is slow. What is left of one when its turn is over has
+// as long again.
+func (c *Chain) turn(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok || n <= 1 || ctx.Err() != nil {
+		return ctx, func() {}
+	}
+	left := time.Until(end)
+	part := max(left/time.Duration(n), left/4)
+	before := c.late
+	c.late, c.grace = time.Time{}, min(part, undoTime)
+	turn, cancel := context.WithTimeout(ctx, part)
+	return turn, func() { cancel(); c.late, c.grace = before, 0 }
+}
+
 // GC removes what stands for attachments of a network that are not among valid:
 // their records, as a DEL does, then what is left without one. It goes on past
 // errors and tells all of them. A living attachment that another runtime made is
@@ -31,11 +48,14 @@ func (c *Chain) GC(ctx context.Context, call delegates.Call, valid []delegates.A
 	errs := []error{err}
 	kept.Leases, err = steps.stale(call.Network, kept)
 	errs = append(errs, err)
-	for _, step := range steps.backward() {
+	all := steps.backward()
+	for i, step := range all {
 		if steps.holds(step) && errors.Join(errs...) != nil {
 			continue // an address is free only once nobody answers on it
 		}
-		errs = append(errs, c.one(ctx, trace.Row{Name: step.Name, Do: func(ctx context.Context) error { return step.GC(ctx, call, kept) }}))
+		turn, over := c.turn(ctx, len(all)-i)
+		errs = append(errs, c.one(turn, trace.Row{Name: step.Name, Do: func(ctx context.Context) error { return step.GC(ctx, call, kept) }}))
+		over()
 	}
 	errs = append(errs, c.last(ctx, steps, call.Attachment))
 	if err := errors.Join(errs...); err != nil {
@@ -79,39 +99,65 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 		return c.without(ctx, err)
 	})}
 	removed := 0
-	for i, r := range all {
-		a := r.Attachment
+	stale, err := c.notValid(ctx, all, valid)
+	errs = append(errs, err)
+	spare := func(ctx context.Context, r cache.Record) (bool, error) { return c.anothers(ctx, r, runtime) }
+	for i, r := range stale {
 		if ctx.Err() != nil {
-			errs = append(errs, fmt.Errorf("%d of %d records were not looked at: %w", len(all)-i, len(all), ctx.Err()))
-			for _, r := range all[i:] {
+			errs = append(errs, fmt.Errorf("%d of %d records were not looked at: %w", len(stale)-i, len(all), ctx.Err()))
+			for _, r := range stale[i:] {
 				kept.All = append(kept.All, r.Attachment)
 			}
 			break
 		}
-		if r.State == cache.Unreadable && c.Records.Stray(r) {
-			errs = append(errs, c.quarantine(ctx, r.Path, errStray))
-			continue
-		}
-		if slices.Contains(valid, a) || r.State == cache.Unreadable && slices.ContainsFunc(valid, c.fileOf(r)) {
-			continue
-		}
 		one := call
-		one.Attachment, one.NetNS, one.Prev = a, r.NetNS, nil
-		spare := func(ctx context.Context, r cache.Record) (bool, error) { return c.anothers(ctx, r, runtime) }
-		in := ctx
+		one.Attachment, one.NetNS, one.Prev = r.Attachment, r.NetNS, nil
+		turn, over := c.turn(ctx, len(stale)-i)
 		if removed >= told {
-			in = trace.Quiet(ctx)
+			turn = trace.Quiet(turn)
 		}
-		gone, err := c.removeOne(in, one, spare)
+		gone, err := c.removeOne(turn, one, spare)
+		over()
 		if gone {
 			removed++
 		} else {
-			kept.All = append(kept.All, a)
+			kept.All = append(kept.All, r.Attachment)
 		}
 		errs = append(errs, err)
 	}
 	trace.Set(ctx, trace.KeyRemoved.Int(removed), trace.KeySpared.Int(len(kept.All)-len(valid)))
 	return kept, errors.Join(errs...)
+}
+
+// notValid is the records of attachments that are not valid, those last whose lock
+// somebody has now: who waits for it keeps nobody from their turn. A record that is
+// no attachment's goes to quarantine.
+func (c *Chain) notValid(ctx context.Context, all []cache.Stored, valid []delegates.Attachment) ([]cache.Stored, error) {
+	var stale, locked []cache.Stored
+	var errs []error
+	for _, r := range all {
+		switch {
+		case r.State == cache.Unreadable && c.Records.Stray(r):
+			errs = append(errs, c.quarantine(ctx, r.Path, errStray))
+		case slices.Contains(valid, r.Attachment) || r.State == cache.Unreadable && slices.ContainsFunc(valid, c.fileOf(r)):
+		case c.locked(r.Attachment):
+			locked = append(locked, r)
+		default:
+			stale = append(stale, r)
+		}
+	}
+	return append(stale, locked...), errors.Join(errs...)
+}
+
+// locked tells, without waiting, that somebody has an attachment's lock.
+func (c *Chain) locked(a delegates.Attachment) bool {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	unlock, err := c.Lock(now, a)
+	if err == nil {
+		unlock()
+	}
+	return err != nil
 }
 
 // without passes over that there is no place for records, and so none.

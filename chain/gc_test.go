@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -184,5 +187,80 @@ func TestGCOfTheLast(t *testing.T) {
 		if err != nil || last != 1 || h.records.Marked("net") {
 			t.Errorf("%d attachments: %v, last %d times", n, err, last)
 		}
+	}
+}
+
+// stuck is a plugin that never answers on DEL of some containers, nor on GC.
+type stuck struct {
+	extra
+	of []string
+}
+
+func (s stuck) Del(ctx context.Context, c delegates.Call) error {
+	if slices.Contains(s.of, c.ContainerID) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.extra.Del(ctx, c)
+}
+
+func (s stuck) GC(ctx context.Context, _ delegates.Call, _ delegates.Kept) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestGCOfPluginsThatHang: one that hangs has its share of the time, not the others'
+// too: those go all the same, and the whole ends in time.
+func TestGCOfPluginsThatHang(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		n    int
+		of   []string
+	}{
+		{"the first of three", 3, []string{"c1"}},
+		{"the first two of three", 3, []string{"c1", "c2"}},
+		{"a third of many", 40, []string{"c10", "c11", "c12", "c13", "c14", "c15", "c16", "c17", "c18", "c19", "c1", "c20", "c2"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t)
+				h.attachments(t, tt.n)
+				c := h.chain(kind{})
+				build := c.Build
+				c.Build = func(conf []byte, args string) (Steps, error) {
+					s, err := build(conf, args)
+					s.Delegates = []Step{{"delegate a", stuck{extra{h.node, "a"}, tt.of}}, {"delegate b", stuck{extra{h.node, "b"}, tt.of}}}
+					return s, err
+				}
+				const all = 2 * time.Second
+				ctx, cancel := context.WithTimeout(t.Context(), all)
+				defer cancel()
+				began := time.Now()
+				err := c.GC(ctx, delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, nil, ours)
+				if !errors.Is(err, ErrLeft) {
+					t.Error(err)
+				}
+				if diff := cmp.Diff(tt.of, h.recorded(t)); diff != "" {
+					t.Errorf("records (-want +got)\n%s", diff)
+				}
+				if len(h.interfaces) > 0 || !slices.Contains(h.said, "bridge GC") {
+					t.Errorf("left %v, GC of the main step: %t", h.left(), slices.Contains(h.said, "bridge GC"))
+				}
+				if d := time.Since(began); d > all+undoTime {
+					t.Errorf("it took %s", d)
+				}
+			})
+		})
+	}
+}
+
+// TestGCTakesWhatIsLockedLast: who waits for a lock keeps nobody from their turn.
+func TestGCTakesWhatIsLockedLast(t *testing.T) {
+	h := newHost(t)
+	h.attachments(t, 3)
+	h.broken["lock of c1"] = errBroken
+	_ = h.chain(kind{}).GC(t.Context(), delegates.Call{Attachment: delegates.Attachment{Network: "net"}, Conf: []byte(conf)}, nil, ours)
+	if diff := cmp.Diff([]string{"lock", "bridge DEL", "ipam DEL", "lock", "bridge DEL", "ipam DEL", "lock", "bridge GC", "ipam GC"}, h.said); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -227,9 +228,11 @@ type kind struct {
 func (h host) chain(k kind) *Chain {
 	return &Chain{
 		Records: h.records, Boot: thisBoot, Start: time.Now(), Operation: cache.Operation{Name: "cni.DEL", Span: delSpan},
-		Lock: func(context.Context, delegates.Attachment) (func(), error) {
-			h.said = append(h.said, "lock")
-			return func() {}, h.broken["lock"]
+		Lock: func(ctx context.Context, a delegates.Attachment) (func(), error) {
+			if ctx.Err() == nil { // else it only looks
+				h.said = append(h.said, "lock")
+			}
+			return func() {}, cmp.Or(h.broken["lock of "+a.ContainerID], h.broken["lock"])
 		},
 		Network: func(context.Context, string, bool) (func(), error) { return func() {}, nil },
 		Build: func(conf []byte, args string) (Steps, error) {

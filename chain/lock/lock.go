@@ -3,6 +3,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (r *Ranges) Share(ctx context.Context, key string) (unlock func(), err erro
 
 func (r *Ranges) take(ctx context.Context, key string, kind int16) (unlock func(), err error) {
 	off := offset(key)
-	done, err := r.enter(ctx, key, off)
+	done, err := r.enter(ctx, key, kind, off)
 	if err != nil {
 		return nil, err
 	}
@@ -112,8 +113,9 @@ func (r *Ranges) queue(ctx context.Context, key string, kind int16, leave func()
 }
 
 // enter waits for the key's turn within this process: for the kernel, all of
-// a process's threads are one holder.
-func (r *Ranges) enter(ctx context.Context, key string, off int64) (chan struct{}, error) {
+// a process's threads are one holder. Whose turn does not come has another process
+// to blame where that has the lock: an earlier wait of ours may still stand before.
+func (r *Ranges) enter(ctx context.Context, key string, kind int16, off int64) (chan struct{}, error) {
 	for {
 		r.mu.Lock()
 		before := r.busy[off]
@@ -127,7 +129,7 @@ func (r *Ranges) enter(ctx context.Context, key string, off int64) (chan struct{
 		select {
 		case <-before:
 		case <-ctx.Done():
-			return nil, &Held{What: key, PID: os.Getpid()}
+			return nil, &Held{What: key, PID: cmp.Or(r.holder(kind, off), os.Getpid())}
 		}
 	}
 }

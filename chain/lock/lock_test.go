@@ -109,6 +109,8 @@ func TestRangesNameTheHolder(t *testing.T) {
 	if got := fmt.Sprint(err); readErr != nil || got != want {
 		t.Errorf("error %s, want %s", got, want)
 	}
+	_, err = r.Lock(soon(t, 0), "net/c1:eth0") // the first wait goes on
+	isHeld(t, err, "net/c1:eth0", c.cmd.Process.Pid)
 }
 
 func TestRangesOfOtherKeys(t *testing.T) {
