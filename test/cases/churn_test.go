@@ -28,7 +28,8 @@ import (
 // TestChecksWhileOthersComeAndGo: a thousand CHECKs of one attachment, of them
 // fifty by the plugin, while ports of others join and leave the bridge and the
 // host, and other pods are attached and detached: no false alarm, and none that
-// cannot look.
+// cannot look; no ADD or DEL of theirs fails (plugins#1121, aws#3461, bond-cni#158,
+// cilium#48718: lists that the kernel interrupts).
 func TestChecksWhileOthersComeAndGo(t *testing.T) {
 	for name, set := range map[string]map[string]string{
 		"bridge": {"isDefaultGateway": "true", "ipMasq": "true", "macspoofchk": "true", "hairpinMode": "true", "ipam.ranges": dual},
