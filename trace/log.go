@@ -30,7 +30,10 @@ func (l Log) Write(r *Recorder) error {
 	var b bytes.Buffer
 	log := zerolog.New(&b).Level(level)
 	r.log(&log)
-	if b.Len() == 0 || l.Closed != nil {
+	if b.Len() == 0 {
+		return nil
+	}
+	if l.Closed != nil {
 		return l.Closed
 	}
 	for range 3 {

@@ -79,15 +79,15 @@ func TestNobodyStaysInThePod(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &rounds{Node: n, pod: pod, stdin: conf(t, n, set)}
+			conf, answer := conf(t, n, set), ""
 			for _, verb := range []string{"ADD", "ADD", "CHECK", "DEL", "DEL"} {
-				stdin := s.stdin
+				stdin := conf
 				if verb == "CHECK" {
-					stdin = string(put(t, []byte(stdin), []string{"prevResult"}, s.answer))
+					stdin = string(put(t, []byte(stdin), []string{"prevResult"}, answer))
 				}
 				call := raw(t, n, verb, stdin, n.Environment(verb, pod))
 				if err := call.Err(); err == nil && verb == "ADD" {
-					s.answer = string(call.Stdout)
+					answer = string(call.Stdout)
 				} else if err != nil && verb != "ADD" {
 					t.Errorf("%s: %s", verb, describe(err))
 				}
