@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -522,60 +523,100 @@ func TestStderrIsAWarning(t *testing.T) {
 	}
 }
 
-// TestDeadlineKillsTheGroup: what the plugin started ends with it. The pipe
-// that a child of the plugin holds open tells.
-func TestDeadlineKillsTheGroup(t *testing.T) {
-	f := plugins(t, map[string]string{"fake": `(exec 3>"${0%/*}/pipe"; echo up >&3; exec sleep 600) & wait`})
-	pipe := filepath.Join(string(f), "pipe")
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+// lingering is what a plugin starts that holds the pipe beside it open, by where
+// it goes.
+var lingering = map[string]string{
+	"in its group":             `(exec 3>"${0%/*}/pipe"; echo up >&3; exec sleep 600) & wait`,
+	"in a session of its own":  `setsid sh -c 'exec 3>"$1/pipe"; echo up >&3; exec sleep 600' sh "${0%/*}" & wait`,
+	"without a parent":         `(setsid sh -c 'exec 3>"$1/pipe"; (echo up >&3; exec sleep 600) & ' sh "${0%/*}" &); exec sleep 600`,
+	"after the plugin's end":   `setsid sh -c 'exec 3>"$1/pipe"; echo up >&3; exec sleep 600' sh "${0%/*}" & exit 0`,
+	"without an environment":   `setsid env -i sh -c 'exec 3>"$1/pipe"; echo up >&3; exec sleep 600' sh "${0%/*}" & wait`,
+	"and starts more of them":  `setsid sh -c 'exec 3>"$1/pipe"; echo up >&3; while :; do setsid sleep 600 & setsid true; done' sh "${0%/*}" & wait`,
+	"and stops, as the plugin": `setsid sh -c 'exec 3>"$1/pipe"; echo up >&3; kill -STOP $$' sh "${0%/*}" & kill -STOP $$`,
+}
+
+// TestEndsWithAll: what the plugin started ends with it when we are told to stop,
+// or the time is over. The pipe that it holds open tells.
+func TestEndsWithAll(t *testing.T) {
+	for name, script := range lingering {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			endsWithAll(ctx, t, script, cancel, context.Canceled)
+		})
+	}
+	t.Run("deadline", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		endsWithAll(ctx, t, lingering["in a session of its own"], func() {}, context.DeadlineExceeded)
+	})
+}
+
+func endsWithAll(ctx context.Context, t *testing.T, script string, stop func(), want error) {
+	f := plugins(t, map[string]string{"fake": script})
+	fd, before := f.pipe(t), children()
+	got := make(chan error, 1)
+	go func() { _, err := leases("fake").Add(ctx, f.call()); got <- err }()
+	await(t, fd, unix.POLLIN)
+	if n, err := unix.Read(fd, make([]byte, 16)); err != nil || n != len("up\n") {
+		t.Errorf("read %d bytes: %v", n, err)
+	}
+	stop()
+	if err := <-got; !errors.Is(err, want) || !errors.Is(err, ErrPlugin) || err.Error() != "exec: delegated plugin failed: fake: "+want.Error() {
+		t.Errorf("error %v, want %v", err, want)
+	}
+	await(t, fd, unix.POLLHUP)
+	if diff := cmp.Diff(before, children()); diff != "" {
+		t.Errorf("children (-before +after)\n%s", diff)
+	}
+}
+
+// pipe is a named one beside the plugins, open to be read.
+func (f folder) pipe(t *testing.T) (fd int) {
+	t.Helper()
+	path := filepath.Join(string(f), "pipe")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.Open(pipe, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	for name, deadline := range map[string]func(context.Context) (context.Context, context.CancelFunc){
-		"cancelled": context.WithCancel,
-		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, time.Second)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := deadline(t.Context())
-			defer cancel()
-			got := make(chan error, 1)
-			go func() { _, err := leases("fake").Add(ctx, f.call()); got <- err }()
-			await(t, fd, unix.POLLIN)
-			if n, err := unix.Read(fd, make([]byte, 16)); err != nil || n != len("up\n") {
-				t.Errorf("read %d bytes: %v", n, err)
-			}
-			want := context.DeadlineExceeded
-			if name == "cancelled" {
-				cancel()
-				want = context.Canceled
-			}
-			if err := <-got; !errors.Is(err, want) || !errors.Is(err, ErrPlugin) || err.Error() != "exec: delegated plugin failed: fake: "+want.Error() {
-				t.Errorf("error %v, want %v", err, want)
-			}
-			await(t, fd, unix.POLLHUP)
-		})
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// TestSparesTheEarlier: what was left by a plugin that succeeded is none of the
+// next one's.
+func TestSparesTheEarlier(t *testing.T) {
+	f := plugins(t, map[string]string{
+		"daemon": `setsid sh -c 'exec 3>"$1/pipe"; echo up >&3; exec sleep 600' sh "${0%/*}" >/dev/null 2>&1 </dev/null & echo $! >"${0%/*}/pid"; read up <"${0%/*}/pipe"; echo '{"cniVersion":"1.0.0"}'`,
+		"hangs":  `exec sleep 600`,
+	})
+	fd := f.pipe(t)
+	if _, err := leases("daemon").Add(t.Context(), f.call()); err != nil {
+		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := leases("hangs").Add(ctx, f.call()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(f.read(t, "pid")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Errorf("the daemon is gone: %v", err)
+	}
+	_, _ = unix.Wait4(pid, nil, 0, nil)
+	await(t, fd, unix.POLLHUP)
 }
 
 // TestPluginLeavesAChild: one that keeps the pipes open neither spoils the
 // answer nor outlives the operation.
 func TestPluginLeavesAChild(t *testing.T) {
 	f := plugins(t, map[string]string{"fake": `(exec 3>"${0%/*}/pipe"; echo up >&3; exec sleep 600) & read up <"${0%/*}/pipe"; echo '{"cniVersion":"1.0.0"}'`})
-	pipe := filepath.Join(string(f), "pipe")
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.Open(pipe, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Close(fd) }()
+	fd := f.pipe(t)
 	if _, err := leases("fake").Add(t.Context(), f.call()); err != nil {
 		t.Errorf("error %v", err)
 	}

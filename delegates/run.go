@@ -25,19 +25,19 @@ var errLong = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
 // Run runs a program once, in the calling thread's network namespace, and
 // returns what it printed: of its standard error the first 4 KiB. env is its
 // whole environment. It dies with us and with ctx, whose error is then the
-// answer, and what it started does not outlive it. An exit code other than 0
-// is an *exec.ExitError; more than 4 MiB of standard output are an error too.
+// answer. Its process group does not outlive it, and where ctx ends it nothing
+// that it started does. An exit code other than 0 is an *exec.ExitError; more
+// than 4 MiB of standard output are an error too.
 func Run(ctx context.Context, path string, args, env []string, stdin []byte) (stdout, stderr []byte, err error) {
 	// The signal at our death follows the thread that forked (prctl(2), PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	out, said := &capped{max: maxAnswer}, &capped{max: maxStderr}
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.Command(path, args...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), out, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	if err = execute(cmd); errors.Is(err, exec.ErrWaitDelay) {
+	cmd.WaitDelay = time.Second // after its end, for what it left behind with its pipes
+	if err = execute(ctx, cmd); errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it ended well; what it left behind holds its pipes
 	}
 	if cmd.Process != nil {
@@ -52,13 +52,22 @@ func Run(ctx context.Context, path string, args, env []string, stdin []byte) (st
 	return out.b.Bytes(), said.b.Bytes(), err
 }
 
-// execute is cmd.Run with its points.
-func execute(cmd *exec.Cmd) error {
+// execute is cmd.Run with an end and points.
+func execute(ctx context.Context, cmd *exec.Cmd) error {
 	point.Pass(point.Before, cmd.Path)
+	select {
+	case <-ctx.Done(): // asked before the fork: a signal that is still ignored would be for the child too
+		return ctx.Err()
+	default:
+	}
+	adopt()
+	since := now()
 	err := cmd.Start()
 	point.Pass(point.While, cmd.Path)
 	if err == nil {
+		ended := endWith(ctx, cmd.Process.Pid, since)
 		err = cmd.Wait()
+		ended()
 	}
 	point.Pass(point.After, cmd.Path)
 	return err
