@@ -40,6 +40,7 @@ func (c *Chain) distrust(ctx context.Context) {
 // ADD used. What cannot be written down keeps nothing from being freed.
 func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call) error {
 	opened := c.open(ctx, r, call.Attachment)
+	c.quiet(ctx, r)
 	if len(r.Conf) > 0 {
 		call.Conf, call.Args = r.Conf, r.Args
 	}
@@ -104,6 +105,17 @@ func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment
 		trace.Warn(ctx, "record cannot be written", trace.KeyError.String(err.Error()))
 	}
 	return nil
+}
+
+// quiet ends what the plugins of a killed operation left running, which may go on
+// making things that nobody would take back.
+func (c *Chain) quiet(ctx context.Context, r cache.Record) {
+	if r.Told || len(r.Steps) == 0 || r.Boot != c.Boot {
+		return
+	}
+	if ended := delegates.EndLeft(r.Span, r.Deleting); len(ended) > 0 {
+		trace.Warn(ctx, "an earlier operation was killed: what its plugins left running is ended", trace.KeyProcesses.StringSlice(ended))
+	}
 }
 
 // undo takes back a failed ADD, the step that failed too.

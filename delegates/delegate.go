@@ -41,6 +41,8 @@ type Call struct {
 	Absent bool
 	Args   string   // CNI_ARGS as given
 	Path   []string // CNI_PATH, split
+	// Operation is the traceparent of the root span, which executables carry.
+	Operation string
 
 	// IPAM is the addresses' answer on ADD and CHECK, whose owner is the ipam
 	// step. It is nil on a network without IPAM.

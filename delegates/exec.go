@@ -324,7 +324,7 @@ func fitting(prev json.RawMessage, made *types100.Result, version string) json.R
 func environ(ctx context.Context, verb string, c Call) []string {
 	set := map[string]string{
 		"CNI_COMMAND": verb, "CNI_CONTAINERID": c.ContainerID, "CNI_NETNS": c.NetNS, "CNI_IFNAME": c.IfName,
-		"CNI_ARGS": ignoreUnknown(c.Args), "CNI_PATH": strings.Join(c.Path, ":"),
+		"CNI_ARGS": ignoreUnknown(c.Args), "CNI_PATH": strings.Join(c.Path, ":"), EnvOperation: c.Operation,
 	}
 	maps.Copy(set, trace.Environment(ctx))
 	out := []string{}
@@ -335,7 +335,7 @@ func environ(ctx context.Context, verb string, c Call) []string {
 		}
 	}
 	for k, v := range set {
-		if v != "" || k != trace.EnvParent && k != trace.EnvState {
+		if v != "" || k != trace.EnvParent && k != trace.EnvState && k != EnvOperation {
 			out = append(out, k+"="+v)
 		}
 	}

@@ -375,29 +375,30 @@ func variables(t *testing.T, f folder) map[string]string {
 func TestEnvironIsMade(t *testing.T) {
 	t.Setenv(trace.EnvParent, "00-11111111111111111111111111111111-2222222222222222-01")
 	t.Setenv("CNI_NETNS", "/run/netns/other")
+	t.Setenv(EnvOperation, "an outer one")
 	remote := api.ContextWithRemoteSpanContext(t.Context(), trace.ParseContext("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"))
 	for _, tt := range []struct {
 		name, args, wantArgs string
 		ctx                  context.Context
-		parent               string
+		parent, operation    string
 	}{
-		{"without a span the inherited parent is not passed on", "", "IgnoreUnknown=1", t.Context(), ""},
-		{"the span in the context", "A=1;", "A=1;IgnoreUnknown=1", remote, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"},
+		{"without a span the inherited parent is not passed on", "", "IgnoreUnknown=1", t.Context(), "", ""},
+		{"the span in the context", "A=1;", "A=1;IgnoreUnknown=1", remote, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00", "this one"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := map[string]string{}
-			for _, kv := range environ(tt.ctx, "DEL", Call{Args: tt.args}) {
+			for _, kv := range environ(tt.ctx, "DEL", Call{Args: tt.args, Operation: tt.operation}) {
 				k, v, _ := strings.Cut(kv, "=")
 				if _, twice := got[k]; twice {
 					t.Errorf("%s is there twice", k)
 				}
-				if strings.HasPrefix(k, "CNI_") || k == trace.EnvParent {
+				if strings.HasPrefix(k, "CNI_") || k == trace.EnvParent || k == EnvOperation {
 					got[k] = v
 				}
 			}
 			want := map[string]string{"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_PATH": "", "CNI_ARGS": tt.wantArgs}
 			if tt.parent != "" {
-				want[trace.EnvParent] = tt.parent
+				want[trace.EnvParent], want[EnvOperation] = tt.parent, tt.operation
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)

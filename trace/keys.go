@@ -33,6 +33,7 @@ const (
 	KeyQuarantine  = attribute.Key("cni.quarantine")    // where a broken record is kept, a path; or why it is not
 	KeyPlugin      = attribute.Key("cni.plugin")        // executable of a delegated plugin, a path
 	KeyReaped      = attribute.Key("cni.reaped")        // the wait of the interface's removal was left to a child, true
+	KeyProcesses   = attribute.Key("cni.plugin.left")   // programs that delegated plugins left running, ["host-local"]
 	KeyStderr      = attribute.Key("cni.plugin.stderr") // what a delegated plugin wrote there, bounded
 	KeySysctl      = attribute.Key("cni.sysctl")        // below net/, "ipv4/conf/eth0/arp_notify"
 	KeyRuntime     = attribute.Key("cni.runtime")       // executable that called ADD, "/usr/bin/containerd"

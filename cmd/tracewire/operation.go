@@ -330,7 +330,7 @@ func (o *operation) call(ctx context.Context, a *skel.CmdArgs) delegates.Call {
 	}
 	return delegates.Call{
 		Attachment: delegates.Attachment{Network: o.net.Name, ContainerID: a.ContainerID, IfName: a.IfName},
-		Conf:       a.StdinData, Prev: o.net.Prev, NetNS: a.Netns, Args: a.Args, Path: path,
+		Conf:       a.StdinData, Prev: o.net.Prev, NetNS: a.Netns, Args: a.Args, Path: path, Operation: o.root.Traceparent(),
 	}
 }
 

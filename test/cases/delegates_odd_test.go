@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -250,6 +251,67 @@ func TestKilledWhileADelegateRuns(t *testing.T) {
 			nothingLeft(t, n)
 		})
 	}
+}
+
+// TestWhatAKilledDelegateStarted: of an operation that is killed the kernel ends
+// the delegate, but not what that one had started. Whoever meets the record next
+// ends it before anything is taken back, and nobody else's.
+func TestWhatAKilledDelegateStarted(t *testing.T) {
+	for _, verb := range []string{"DEL", "ADD", "GC"} {
+		t.Run(verb, func(t *testing.T) {
+			n, dir := scripted(t, map[string]string{"first": `[ "$CNI_COMMAND" != ADD ] || answer`,
+				"waits": `[ "$CNI_COMMAND" = ADD ] || exit 0; exec 9>"$dir/pipe"
+sleep 1000 & setsid sleep 1000 &
+env -u TRACEWIRE_OPERATION sleep 1000 9>&- & echo $! >"$dir/other"
+echo up >&9; wait`})
+			up, gone := pipe(t, dir)
+			stdin, a := of(t, n, dir, "first", "waits"), pod1(t, n)
+			cmd := exec.Command(filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire"))
+			cmd.Env, cmd.Stdin = n.Environment("ADD", a), strings.NewReader(stdin)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			up()
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			other := spared(t, dir)
+			switch verb {
+			case "ADD":
+				must(t, n, "ADD", of(t, n, dir, "first"), a)
+			case "GC":
+				must(t, n, "GC", string(put(t, json.RawMessage(stdin), []string{"cni.dev/valid-attachments"}, `[]`)), attach.Attachment{})
+			default:
+				must(t, n, "DEL", stdin, a)
+			}
+			gone()
+			if err := unix.Kill(other, 0); err != nil {
+				t.Errorf("another's process is gone: %v", err)
+			}
+			spans, err := n.Spans()
+			if want := "an earlier operation was killed: what its plugins left running is ended"; err != nil || !strings.Contains(spans, want) {
+				t.Errorf("%v, spans do not tell:\n%s", err, spans)
+			}
+			must(t, n, "DEL", stdin, a)
+			nothingLeft(t, n)
+		})
+	}
+}
+
+// spared is a process that a script wrote down as other. It ends with the test.
+func spared(t *testing.T, dir string) int {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	return pid
 }
 
 // TestDelegateWhoseDELFails keeps the record, and nothing else of what is not
