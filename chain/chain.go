@@ -100,6 +100,7 @@ type Chain struct {
 	// Accept tells whether the runtime can be answered with a result.
 	Accept func(*types100.Result) error
 
+	back    func(context.Context) error // takes back an ADD that succeeded; nil where none did
 	journal *cache.Journal              // nil until there is a record
 	leave   func(context.Context) error // removes what the network's attachments shared; nil when that is done, or nothing is
 	late    time.Time                   // until when steps have a turn that come after the operation's time is over
@@ -139,8 +140,12 @@ func (c *Chain) Add(ctx context.Context, in cache.Intent, call delegates.Call) (
 	if err != nil {
 		return nil, errors.Join(err, c.undo(ctx, steps, call))
 	}
+	c.back = func(ctx context.Context) error { return c.undo(ctx, steps, call) }
 	return r, nil
 }
+
+// Undo takes back an ADD that succeeded: whoever asked for it was not told.
+func (c *Chain) Undo(ctx context.Context) error { return c.back(ctx) }
 
 // row runs one row of a table in a span of its own.
 func row(ctx context.Context, name string, do func(context.Context) error) error {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -120,8 +119,8 @@ func details(err error) string {
 	return string(b)
 }
 
-// document is CNI's error object (CNI spec 1.1.0, "Error"), cniVersion set.
-type document struct {
+// failure is CNI's error object (CNI spec 1.1.0, "Error"), cniVersion set.
+type failure struct {
 	CNIVersion string `json:"cniVersion"`
 	Code       uint   `json:"code"`
 	Msg        string `json:"msg"`
@@ -129,8 +128,8 @@ type document struct {
 }
 
 // explain adds to an error where to look for more: trace, phase, hint.
-func explain(e *types.Error, version, trace, phase string) document {
-	d := document{CNIVersion: version, Code: e.Code, Msg: e.Msg, Details: e.Details}
+func explain(e *types.Error, version, trace, phase string) failure {
+	d := failure{CNIVersion: version, Code: e.Code, Msg: e.Msg, Details: e.Details}
 	if d.CNIVersion == "" {
 		d.CNIVersion = types100.ImplementedSpecVersion
 	}
@@ -150,46 +149,3 @@ func explain(e *types.Error, version, trace, phase string) document {
 	}
 	return d
 }
-
-// refuse prints an error that no operation stands behind, and returns the exit
-// code.
-func refuse(e *types.Error) int {
-	if e == nil {
-		return 0
-	}
-	return printed(explain(e, "", "", ""), 1)
-}
-
-// printed writes the one document and returns the exit code.
-func printed(doc any, code int) int {
-	b, err := json.MarshalIndent(doc, "", "    ")
-	if err == nil {
-		err = writeAll(unix.Stdout, append(b, '\n'))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "tracewire: answer:", err)
-		return 1
-	}
-	return code
-}
-
-// writeAll writes past the os package, whose files end the program with SIGPIPE
-// when the runtime is gone: spool and log have to be written all the same.
-func writeAll(fd int, b []byte) error {
-	const atomic = 4096 // PIPE_BUF: what a pipe that is writable takes without blocking (pipe(7))
-	for end := time.Now().Add(answerTime); len(b) > 0; {
-		if err := ready(fd, unix.POLLOUT, end); err != nil {
-			return err
-		}
-		n, err := unix.Write(fd, b[:min(len(b), atomic)])
-		if err != nil && err != unix.EINTR && err != unix.EAGAIN {
-			return err
-		}
-		b = b[max(0, n):]
-	}
-	return nil
-}
-
-// answerTime bounds the wait for a runtime that does not read its answer: spool
-// and log have to be written all the same.
-const answerTime = 5 * time.Second

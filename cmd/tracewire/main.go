@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -105,20 +104,6 @@ func hidePipe() {
 	var st unix.Stat_t
 	if unix.Stat(os.Getenv("CNI_NETNS"), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO && os.Getenv("CNI_COMMAND") == "DEL" {
 		_ = os.Unsetenv("CNI_NETNS")
-	}
-}
-
-// ready waits until a read or write does not block, or the time has come.
-func ready(fd int, events int16, end time.Time) error {
-	for {
-		left := time.Until(end).Milliseconds()
-		if left <= 0 {
-			return fmt.Errorf("%w: the runtime's pipe", context.DeadlineExceeded)
-		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, int(left))
-		if n > 0 || err != nil && err != unix.EINTR {
-			return err
-		}
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/codes"
@@ -23,7 +25,6 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/trace"
-	"github.com/tracewire/tracewire/trace/point"
 )
 
 // operation is one CNI command, from its first moment to its lines in spool
@@ -45,6 +46,7 @@ type operation struct {
 
 	chain   *chain.Chain   // nil until a verb needs one
 	result  types.Result   // nil unless ADD has one
+	mute    bool           // standard output takes no more
 	verdict *chain.Verdict // nil unless the verb is STATUS
 	err     error
 }
@@ -127,7 +129,9 @@ func (o *operation) verb(ctx context.Context, do func(context.Context, *skel.Cmd
 }
 
 func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
-	if err := errors.Join(o.netErr, o.argsErr); err != nil {
+	deaf := deafness(unix.Stdout)
+	o.mute = deaf != nil
+	if err := errors.Join(deaf, o.netErr, o.argsErr); err != nil {
 		return err
 	}
 	if !veth.ValidName(a.IfName) {
@@ -150,10 +154,22 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 		Boot: o.boot, Runtime: runtimeExe(), Span: o.root.Traceparent(), Parent: o.root.Parent(),
 	}
 	r, err := o.chain.Add(ctx, in, call)
-	if err == nil {
-		o.outcome(r)
+	if err != nil {
+		return err
 	}
-	return err
+	o.outcome(r)
+	return o.tellResult(ctx)
+}
+
+// tellResult prints the result. A runtime that cannot read it takes the ADD for
+// failed: all is taken back.
+func (o *operation) tellResult(ctx context.Context) error {
+	err := document(unix.Stdout, o.result)
+	if err == nil {
+		return nil
+	}
+	o.mute = true // half a result may be out
+	return errors.Join(err, o.chain.Undo(ctx))
 }
 
 // before is the result of the plugins before us in the list. Only what makes no
@@ -334,17 +350,12 @@ func (o *operation) call(ctx context.Context, a *skel.CmdArgs) delegates.Call {
 	}
 }
 
-// finish prints the one document, then writes spool and log, and returns the
-// exit code.
+// finish prints an error, where there is one, then writes spool and log, and
+// returns the exit code.
 func (o *operation) finish(failed *types.Error) (code int) {
-	point.Pass(point.Before, "answer")
-	switch {
-	case failed != nil:
+	if failed != nil {
 		code = o.answer(failed)
-	case o.result != nil:
-		code = printed(o.result, 0)
 	}
-	point.Pass(point.After, "answer")
 	o.root.End()
 	_ = o.heard(failed).Write(o.rec) // a loss is counted
 	if o.chain == nil {
@@ -364,7 +375,7 @@ const closeTime = 5 * time.Second
 // answer prints an error, and returns the exit code.
 func (o *operation) answer(failed *types.Error) int {
 	o.fail(failed)
-	return printed(explain(failed, o.net.CNIVersion, o.traceOf(failed), o.rec.Failed()), 1)
+	return printed(explain(failed, o.net.CNIVersion, o.traceOf(failed), o.rec.Failed()), o.mute)
 }
 
 // nameOf is a code in words.
