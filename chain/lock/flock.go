@@ -53,10 +53,10 @@ func flockWait(ctx context.Context, fd int, path string) (unlock func(), err err
 		}
 		return drop, nil
 	case <-ctx.Done():
-		held := &Held{What: path, PID: flockHolder(fd)}
+		h := held(ctx, path, flockHolder(fd))
 		// The kernel cannot be told to stop waiting: a lock granted late is given back.
 		go late(got, drop)
-		return nil, held
+		return nil, h
 	}
 }
 

@@ -23,15 +23,33 @@ const Patience = 10 * time.Second
 type Held struct {
 	What string // what is locked: a path, an attachment
 	PID  int    // of the holder, 0 when it could not be told
+	Why  error  // who waited was told to stop; nil where the time was over
 }
 
-// Error names the holder, and its program where it can be read.
-func (h *Held) Error() string {
-	if h.PID == 0 {
-		return fmt.Sprintf("%s is locked by another process", h.What)
+// held is the error of a wait that ctx or its own bound ended.
+func held(ctx context.Context, what string, pid int) *Held {
+	h := &Held{What: what, PID: pid}
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		h.Why = err
 	}
-	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.PID))
-	return fmt.Sprintf("%s is locked by process %d (%s)", h.What, h.PID, strings.TrimSpace(string(comm)))
+	return h
+}
+
+// Unwrap is the cause, where there is one.
+func (h *Held) Unwrap() error { return h.Why }
+
+// Error names the holder, and its program where it can be read. That we were told
+// to stop stands before it.
+func (h *Held) Error() string {
+	text := h.What + " is locked by another process"
+	if h.PID != 0 {
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.PID))
+		text = fmt.Sprintf("%s is locked by process %d (%s)", h.What, h.PID, strings.TrimSpace(string(comm)))
+	}
+	if h.Why != nil {
+		return fmt.Sprintf("%v while %s", h.Why, text)
+	}
+	return text
 }
 
 // Ranges locks keys by POSIX byte-range locks on one file that is never
@@ -108,7 +126,7 @@ func (r *Ranges) queue(ctx context.Context, key string, kind int16, leave func()
 	case <-ctx.Done():
 		// The kernel cannot be told to stop waiting: a lock granted late is given back.
 		go late(got, leave)
-		return nil, &Held{What: key, PID: r.holder(kind, off)}
+		return nil, held(ctx, key, r.holder(kind, off))
 	}
 }
 
@@ -129,7 +147,7 @@ func (r *Ranges) enter(ctx context.Context, key string, kind int16, off int64) (
 		select {
 		case <-before:
 		case <-ctx.Done():
-			return nil, &Held{What: key, PID: cmp.Or(r.holder(kind, off), os.Getpid())}
+			return nil, held(ctx, key, cmp.Or(r.holder(kind, off), os.Getpid()))
 		}
 	}
 }

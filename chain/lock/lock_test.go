@@ -113,6 +113,30 @@ func TestRangesNameTheHolder(t *testing.T) {
 	isHeld(t, err, "net/c1:eth0", c.cmd.Process.Pid)
 }
 
+// TestToldToStop: the error tells that, and who holds the lock all the same.
+func TestToldToStop(t *testing.T) {
+	dir := t.TempDir()
+	c := take(t, filepath.Join(dir, "lock"), "key").held(t)
+	r := open(t, filepath.Join(dir, "lock"))
+	unlock, err := Flock(t.Context(), filepath.Join(dir, "flock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	for name, wait := range map[string]func(context.Context) error{
+		"ranges": func(ctx context.Context) error { _, err := r.Lock(ctx, "key"); return err },
+		"flock":  func(ctx context.Context) error { _, err := Flock(ctx, filepath.Join(dir, "flock")); return err },
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		err := wait(ctx)
+		holder := map[string]int{"ranges": c.cmd.Process.Pid, "flock": os.Getpid()}[name]
+		if want := fmt.Sprintf("is locked by process %d (", holder); !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "context canceled while ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestRangesOfOtherKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	take(t, path, "net/c1:eth0").held(t)
