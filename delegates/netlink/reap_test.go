@@ -4,6 +4,7 @@ package netlink
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 	"unsafe"
@@ -95,5 +96,21 @@ func TestChildren(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestParseStatus(t *testing.T) {
+	for text, want := range map[string]string{
+		"4711 (tracewire) Z 1 4711 4711 0": "tracewire Z 1",
+		"4711 (a) b (c)) S 12 1":           "a) b (c) S 12",
+		"4711 () R x":                      " R 0",
+		"4711 (tracewire) Z":               "  0",
+		"4711 )tracewire( Z 1":             "  0",
+		"":                                 "  0",
+	} {
+		name, state, parent := parseStatus([]byte(text))
+		if got := fmt.Sprint(name, " ", state, " ", parent); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
 	}
 }

@@ -137,11 +137,11 @@ func (w *worker) wait() error {
 }
 
 // shared is the files in the folders beside the node's own. The list of what an
-// earlier boot left is of this boot, and stays.
+// earlier boot left is of this boot, and stays; so does the number of a child.
 func (w *worker) shared() (out []string) {
 	for _, dir := range shared {
 		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if list, _ := filepath.Match("/run/tracewire/*/earlier-*", path); err == nil && !d.IsDir() && !list {
+			if list, _ := filepath.Match("/run/tracewire/*/earlier-*", path); err == nil && !d.IsDir() && !list && path != "/run/tracewire/reaped" {
 				out = append(out, path)
 			}
 			return nil
