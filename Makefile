@@ -39,7 +39,8 @@ check: lint ## Runs the linter, go vet and the tests.
 	go vet ./...
 	@$(MAKE) --no-print-directory test
 
-soak: root build reference ## Two minutes of everything at once, with kills; SOAK='-turns=10000 -kill=0.01 -verbs=ADD,DEL' is a churn.
+soak: root build reference ## 2,000 ADDs and DELs, then two minutes of everything at once, with kills; SOAK='-turns=10000 -kill=0.01 -verbs=ADD,DEL' is a churn.
+	@test/run.sh -run TestOrphans/reaps_orphans ./test/cases -turns=1000
 	@report="$$(mktemp)"; trap 'rm -f "$$report"' EXIT; code=0; \
 		test/run.sh ./test/soak $(SOAK) -report="$$report" || code=$$?; \
 		cat "$$report"; exit $$code

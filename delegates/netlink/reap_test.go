@@ -5,6 +5,7 @@ package netlink
 import (
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 	"unsafe"
@@ -113,4 +114,77 @@ func TestParseStatus(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
+}
+
+// TestWhatAChildKeeps: while it is at work it has the socket, and nothing else
+// of ours: a runtime's pipe ends with us, and so does a lock, which it does not
+// take from us either. It is of a session of its own.
+func TestWhatAChildKeeps(t *testing.T) {
+	netns.Enter(t)
+	c, err := Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	pipe, locked := inherited(t)
+	pid := clone(c.Fd(), request(unix.RTM_DELLINK, 0, 4711, func(*Batch) {}).Bytes(), time.Hour)
+	if pid <= 0 {
+		t.Fatal("no child")
+	}
+	defer func() { _ = unix.Kill(pid, unix.SIGKILL); _, _ = unix.Wait4(pid, nil, 0, nil) }()
+	var answer error
+	if err := c.Receive(func(h unix.NlMsghdr, body []byte) { answer = Answer(h, body) }); err != nil || !Gone(answer) {
+		t.Fatalf("%v, the kernel answered %v", err, answer)
+	}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil || len(fds) != 1 || fds[0].Name() != fmt.Sprint(c.Fd()) {
+		t.Errorf("it has %v, %v", fds, err)
+	}
+	if session, err := unix.Getsid(pid); err != nil || session != pid {
+		t.Errorf("session %d, %v", session, err)
+	}
+	if holder := locker(t, locked); holder != os.Getpid() {
+		t.Errorf("our lock is held by %d", holder)
+	}
+	_ = unix.Close(pipe[1])
+	poll := []unix.PollFd{{Fd: int32(pipe[0]), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, 0); n != 1 || poll[0].Revents&unix.POLLHUP == 0 {
+		t.Errorf("the pipe is still open: %d, %v, %#x", n, err, poll[0].Revents)
+	}
+	_ = unix.Close(locked)
+	if _, state, _ := status(pid); state == "" || state == "Z" {
+		t.Errorf("the child is gone already: %q", state)
+	}
+}
+
+// inherited is descriptors that an exec would keep, as a plugin's standard output
+// is: a pipe, and a file that we hold a POSIX lock on.
+func inherited(t *testing.T) (pipe [2]int, locked int) {
+	t.Helper()
+	err := unix.Pipe2(pipe[:], 0)
+	if err == nil {
+		locked, err = unix.Open(t.TempDir()+"/lock", unix.O_CREAT|unix.O_RDWR, 0o600)
+	}
+	if err == nil {
+		err = unix.FcntlFlock(uintptr(locked), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: 1})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(pipe[0]) })
+	return pipe, locked
+}
+
+// locker is the process that holds a lock in the way of another open file.
+func locker(t *testing.T, fd int) int {
+	t.Helper()
+	other, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &unix.Flock_t{Type: unix.F_WRLCK, Len: 1}
+	if err := unix.FcntlFlock(uintptr(other), unix.F_OFD_GETLK, l); err != nil {
+		t.Fatal(err)
+	}
+	return int(l.Pid)
 }

@@ -4,6 +4,7 @@ package cases
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,16 +24,20 @@ import (
 // DEL leaves a child behind, which waits for the kernel in its place. Who becomes
 // the child's parent is not ours to choose, so these tests have a pid namespace
 // with a pid 1 of their own: this program, which envInit tells what to be.
-const (
-	envInit = "TRACEWIRE_TEST_INIT"
-	turns   = 50
-)
+const envInit = "TRACEWIRE_TEST_INIT"
 
-// runtime is a runtime that attaches and detaches, again and again.
-const runtime = `i=0; while [ $i -lt $TURNS ]; do
-	CNI_COMMAND=ADD "$PLUGIN" <"$CONF" >/dev/null && CNI_COMMAND=DEL "$PLUGIN" <"$CONF" || exit 1
-	i=$((i+1))
-done`
+var turns = flag.Int("turns", 50, "ADDs and DELs of each of the two loops of TestOrphans; make soak has 1000")
+
+// runtime is a runtime that attaches and detaches two interfaces, again and again
+// and at once.
+const runtime = `turns() {
+	i=0; while [ $i -lt $TURNS ]; do
+		CNI_COMMAND=ADD "$PLUGIN" <"$CONF" >/dev/null && CNI_COMMAND=DEL "$PLUGIN" <"$CONF" || exit 1
+		i=$((i+1))
+	done
+}
+turns & one=$!
+CNI_IFNAME=eth1 CNI_CONTAINERID=c2; turns && wait $one`
 
 // inits is what pid 1 can be.
 var inits = map[string]func() error{
@@ -62,7 +67,7 @@ func reaping() error {
 
 // calling runs the plugin itself.
 func calling() error {
-	for range turns {
+	for range 50 {
 		for _, verb := range []string{"ADD", "DEL"} {
 			conf, err := os.Open(os.Getenv("CONF"))
 			if err != nil {
@@ -122,7 +127,7 @@ func TestOrphans(t *testing.T) {
 	for name, want := range map[string]struct {
 		zombies int // at most
 		reaped  bool
-	}{"reaps nobody": {turns / 4, false}, "reaps orphans": {0, true}, "is the runtime": {0, false}} {
+	}{"reaps nobody": {25, false}, "reaps orphans": {0, true}, "is the runtime": {0, false}} {
 		t.Run(name, func(t *testing.T) {
 			n := node(t)
 			file, a := filepath.Join(n.Dir, "conf"), pod1(t, n)
@@ -130,7 +135,7 @@ func TestOrphans(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := exec.Command(os.Args[0], "-test.run=^TestInit$")
-			cmd.Env = append(n.Environment("", a), envInit+"="+name, "CONF="+file, "PLUGIN="+filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire"), fmt.Sprint("TURNS=", turns))
+			cmd.Env = append(n.Environment("", a), envInit+"="+name, "CONF="+file, "PLUGIN="+filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire"), fmt.Sprint("TURNS=", *turns))
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 			out, err := cmd.CombinedOutput()
 			var zombies int
@@ -138,8 +143,8 @@ func TestOrphans(t *testing.T) {
 			if _, scan := fmt.Sscanf(said, "%d <nil>", &zombies); err != nil || scan != nil || zombies > want.zombies {
 				t.Errorf("%v: want at most %d zombies: %s", err, want.zombies, out)
 			}
-			if reaped := reaped(t, n); reaped < turns/2 == want.reaped {
-				t.Errorf("%d of %d removals were left to a child", reaped, turns)
+			if reaped := reaped(t, n); reaped < *turns == want.reaped {
+				t.Errorf("%d of %d removals were left to a child", reaped, 2**turns)
 			}
 			nothingLeft(t, n)
 		})
