@@ -4,6 +4,7 @@ package cases
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 
 	"github.com/tracewire/tracewire/test/attach"
 )
@@ -82,4 +84,67 @@ func together(n *attach.Node, count int, do func(int) error) error {
 	}
 	wait.Wait()
 	return errors.Join(errs...)
+}
+
+// TestHundredFirstADDs: a hundred pods start at once on a node without a bridge,
+// and each is detached twice at once, as by a runtime that is impatient: one
+// bridge, one gateway address, a hundred addresses, and nothing left.
+func TestHundredFirstADDs(t *testing.T) {
+	const pods = 100
+	n := node(t)
+	stdin := conf(t, n, map[string]string{"ipMasq": "true"})
+	all := make([]attach.Attachment, pods)
+	for i := range all {
+		all[i] = podOf(t, n, i)
+	}
+	var mu sync.Mutex
+	addresses := map[string]bool{}
+	run := func(verb string, a attach.Attachment) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), stepTime)
+		defer cancel()
+		return n.Run(ctx, "tracewire", []byte(stdin), n.Environment(verb, a))
+	}
+	err := together(n, pods, func(i int) error {
+		out, err := run("ADD", all[i])
+		var r types100.Result
+		if err == nil {
+			err = json.Unmarshal(out, &r)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, ip := range r.IPs {
+			addresses[ip.Address.String()] = true
+		}
+		return err
+	})
+	if err != nil || len(addresses) != pods {
+		t.Errorf("%d addresses, %v", len(addresses), err)
+	}
+	if got := kindOf(t, n, "bridge"); len(got) != 1 || len(got["tb0"]) != 1 {
+		t.Errorf("bridges and their addresses: %v", got)
+	}
+	if err := together(n, 2*pods, func(i int) error { _, err := run("DEL", all[i/2]); return err }); err != nil {
+		t.Error(describe(err))
+	}
+	nothingLeft(t, n)
+}
+
+// kindOf is the node's interfaces of a kind, with their IPv4 addresses.
+func kindOf(t *testing.T, n *attach.Node, kind string) map[string][]netlink.Addr {
+	t.Helper()
+	out := map[string][]netlink.Addr{}
+	err := n.In("host", func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			if l.Type() != kind {
+				continue
+			}
+			out[l.Attrs().Name], err = netlink.AddrList(l, netlink.FAMILY_V4)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
