@@ -3,6 +3,7 @@ package ipam
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -67,4 +68,18 @@ func walk(t *testing.T, s Set) {
 			return
 		}
 	}
+}
+
+func FuzzResolv(f *testing.F) {
+	for _, text := range []string{"nameserver 10.1.0.1\nsearch a b\noptions ndots:5\ndomain c\n", "nameserver", "nameserver\x00 x", "# x\n;y\n", " \t\nsearch\n", "\xff \xff", ""} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		dns := parseResolv(text)
+		for _, word := range slices.Concat(dns.Nameservers, dns.Search, dns.Options) {
+			if word == "" || strings.ContainsAny(word, " \t\n") || !strings.Contains(text, word) {
+				t.Errorf("%q", word)
+			}
+		}
+	})
 }

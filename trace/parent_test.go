@@ -98,3 +98,16 @@ func FuzzParent(f *testing.F) {
 		}
 	})
 }
+
+// FuzzContext: what Format writes is read back, and nothing else is taken for it.
+func FuzzContext(f *testing.F) {
+	for _, text := range []string{parent, "", "00-", parent + "-", "ff" + parent[2:], "cc" + parent[2:] + "-more", parent[:54], strings.ToUpper(parent), "\x00" + parent} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c := ParseContext(text)
+		if again := ParseContext(Format(c)); !again.Equal(c) {
+			t.Errorf("%q is %+v, and then %+v", text, c, again)
+		}
+	})
+}

@@ -151,3 +151,14 @@ func TestHolderIn(t *testing.T) {
 		})
 	}
 }
+
+func FuzzHolderIn(f *testing.F) {
+	for _, table := range []string{"1: FLOCK  ADVISORY  WRITE 4711 fd:01:393217 0 EOF\n", "1: -> FLOCK  ADVISORY  WRITE 4712 fd:01:393217 0 EOF\n", "1: FLOCK ADVISORY WRITE -1 fd:01:393217\n", "1: FLOCK", ""} {
+		f.Add(table)
+	}
+	f.Fuzz(func(t *testing.T, table string) {
+		if pid := holderIn(table, "fd:01:393217"); pid < 0 {
+			t.Errorf("%d", pid)
+		}
+	})
+}

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -195,8 +194,13 @@ func (c *Conn) Receive(each func(h unix.NlMsghdr, body []byte)) error {
 	if err != nil {
 		return fmt.Errorf("netlink receive: %w", err)
 	}
-	for b := c.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
-		h := *(*unix.NlMsghdr)(unsafe.Pointer(&b[0]))
+	return Messages(c.buf[:n], each)
+}
+
+// Messages hands each message of a datagram to each.
+func Messages(b []byte, each func(h unix.NlMsghdr, body []byte)) error {
+	for len(b) >= unix.SizeofNlMsghdr {
+		h := unix.NlMsghdr{Len: Order.Uint32(b), Type: Order.Uint16(b[4:]), Flags: Order.Uint16(b[6:]), Seq: Order.Uint32(b[8:]), Pid: Order.Uint32(b[12:])}
 		if h.Len < unix.SizeofNlMsghdr || int(h.Len) > len(b) {
 			return fmt.Errorf("%w: message cut short", ErrAnswer)
 		}
@@ -209,7 +213,7 @@ func (c *Conn) Receive(each func(h unix.NlMsghdr, body []byte)) error {
 // Answer is the error that an acknowledgement carries, with the kernel's own
 // words where it has some (NLMSGERR_ATTR_MSG, linux/netlink.h).
 func Answer(h unix.NlMsghdr, body []byte) error {
-	e := -int32(Order.Uint32(body))
+	e := -int32(Uint32(body))
 	if e == 0 {
 		return nil
 	}
@@ -244,6 +248,22 @@ func WalkRaw(b []byte, each func(kind uint16, data []byte)) {
 		each(Order.Uint16(b[2:]), b[unix.SizeofNlAttr:n])
 		b = b[min(len(b), (n+3)&^3):]
 	}
+}
+
+// Byte is the first byte, 0 where there is none.
+func Byte(b []byte) byte {
+	if len(b) < 1 {
+		return 0
+	}
+	return b[0]
+}
+
+// Uint32 is 32 bits in the machine's order, 0 where there are less.
+func Uint32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return Order.Uint32(b)
 }
 
 // String is a text that may end in NUL.

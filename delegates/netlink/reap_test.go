@@ -188,3 +188,14 @@ func locker(t *testing.T, fd int) int {
 	}
 	return int(l.Pid)
 }
+
+func FuzzStatus(f *testing.F) {
+	for _, text := range []string{"4711 (tracewire) Z 1 4711", "4711 (a) b (c)) S 12 1", ")(", "(", ""} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if name, state, _ := parseStatus(b); len(name)+len(state) > len(b) {
+			t.Errorf("%q, %q", name, state)
+		}
+	})
+}

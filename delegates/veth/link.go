@@ -99,17 +99,17 @@ func readLink(body []byte) (l Link) {
 		case unix.IFLA_ADDRESS:
 			l.MAC = append(net.HardwareAddr{}, d...)
 		case unix.IFLA_MTU:
-			l.MTU = int(netlink.Order.Uint32(d))
+			l.MTU = int(netlink.Uint32(d))
 		case unix.IFLA_LINK_NETNSID:
-			l.PeerNS = int(int32(netlink.Order.Uint32(d)))
+			l.PeerNS = int(int32(netlink.Uint32(d)))
 		case unix.IFLA_MASTER:
-			l.Master = int(netlink.Order.Uint32(d))
+			l.Master = int(netlink.Uint32(d))
 		case unix.IFLA_LINK:
-			l.Peer = int(netlink.Order.Uint32(d))
+			l.Peer = int(netlink.Uint32(d))
 		case unix.IFLA_IFALIAS:
 			l.Alias = netlink.String(d)
 		case unix.IFLA_OPERSTATE:
-			l.OperState = d[0]
+			l.OperState = netlink.Byte(d)
 		case unix.IFLA_LINKINFO:
 			l.readInfo(d)
 		}
@@ -134,19 +134,19 @@ func (l *Link) readInfo(info []byte) {
 // or another meaning, and are not looked at.
 func (l *Link) readData(kind uint16, d []byte) {
 	if l.Kind == "bridge" && kind == vlanFiltering {
-		l.VLANs = d[0] != 0
+		l.VLANs = netlink.Byte(d) != 0
 	}
 }
 
 func (l *Link) readPort(kind uint16, d []byte) {
 	switch kind {
 	case unix.IFLA_BRPORT_STATE:
-		l.Port.State = d[0]
+		l.Port.State = netlink.Byte(d)
 	case unix.IFLA_BRPORT_MODE:
-		l.Port.Hairpin = d[0] != 0
+		l.Port.Hairpin = netlink.Byte(d) != 0
 	case unix.IFLA_BRPORT_ISOLATED:
-		l.Port.Isolated = d[0] != 0
+		l.Port.Isolated = netlink.Byte(d) != 0
 	case unix.IFLA_BRPORT_LEARNING:
-		l.Port.Learning = d[0] != 0
+		l.Port.Learning = netlink.Byte(d) != 0
 	}
 }

@@ -164,11 +164,11 @@ func readRoute(body []byte) []Installed {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(d)
 		case unix.RTA_OIF:
-			r.Index = int(netlink.Order.Uint32(d))
+			r.Index = int(netlink.Uint32(d))
 		case unix.RTA_PRIORITY:
-			r.Priority = int(netlink.Order.Uint32(d))
+			r.Priority = int(netlink.Uint32(d))
 		case unix.RTA_TABLE:
-			r.Table = int(netlink.Order.Uint32(d))
+			r.Table = int(netlink.Uint32(d))
 		case unix.RTA_PREFSRC:
 			r.Source, _ = netip.AddrFromSlice(d)
 		case unix.RTA_METRICS:
@@ -192,7 +192,7 @@ func (r *Installed) hop(kind uint16, d []byte) {
 	case unix.RTA_GATEWAY:
 		r.Gateway, _ = netip.AddrFromSlice(d)
 	case unix.RTA_VIA:
-		r.Gateway, _ = netip.AddrFromSlice(d[2:])
+		r.Gateway, _ = netip.AddrFromSlice(d[min(2, len(d)):])
 	}
 }
 
@@ -216,8 +216,8 @@ func (r Installed) each(hops []byte) (out []Installed) {
 func (r *Installed) metric(kind uint16, d []byte) {
 	switch kind {
 	case unix.RTAX_MTU:
-		r.MTU = int(netlink.Order.Uint32(d))
+		r.MTU = int(netlink.Uint32(d))
 	case unix.RTAX_ADVMSS:
-		r.AdvMSS = int(netlink.Order.Uint32(d))
+		r.AdvMSS = int(netlink.Uint32(d))
 	}
 }

@@ -161,7 +161,7 @@ func (c *Conn) namespaceID(other *Namespace) (int, error) {
 	if len(body) >= 4 {
 		netlink.Walk(body[4:], func(kind uint16, d []byte) {
 			if kind == unix.NETNSA_NSID {
-				id = int(int32(netlink.Order.Uint32(d)))
+				id = int(int32(netlink.Uint32(d)))
 			}
 		})
 	}

@@ -255,7 +255,7 @@ func (c *Conn) address6(index int, a netip.Addr) (bits int, flags uint32, err er
 	bits, flags = int(body[1]), uint32(body[2])
 	netlink.Walk(body[unix.SizeofIfAddrmsg:], func(kind uint16, d []byte) {
 		if kind == unix.IFA_FLAGS {
-			flags = netlink.Order.Uint32(d)
+			flags = netlink.Uint32(d)
 		}
 	})
 	return bits, flags, nil
