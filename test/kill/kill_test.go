@@ -9,6 +9,7 @@ package kill
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,6 +52,9 @@ type seen struct {
 	Left  map[string]string // by follow-up: what was wrong, "" for nothing
 	After string            // what was left after all of them, "" for nothing
 }
+
+// fewest is how many cells there are at least, unless some are chosen.
+const fewest = 200
 
 // atOnce is how many workers run at the same time.
 const atOnce = 2
@@ -171,6 +175,9 @@ func (t *table) print(tb testing.TB) {
 		})
 	}
 	fmt.Fprintf(&b, "%d cells, %d leaks\n", sum.cells, sum.leaks)
+	if only := flag.Lookup("test.run").Value.String(); only == "" && sum.cells < fewest {
+		tb.Errorf("%d cells, where there are %d at least: points or modes are lost", sum.cells, fewest)
+	}
 	if path := os.Getenv(envTable); path != "" {
 		if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 			tb.Error(err)
