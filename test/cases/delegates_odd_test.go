@@ -202,7 +202,7 @@ func pipe(t *testing.T, dir string) (up, gone func()) {
 // TestDelegateThatHangs is killed with its children when the time is over.
 func TestDelegateThatHangs(t *testing.T) {
 	n, dir := scripted(t, map[string]string{"first": `[ "$CNI_COMMAND" != ADD ] || answer`,
-		"hangs": `[ "$CNI_COMMAND" = ADD ] || exit 0; exec 9>"$dir/pipe"; sleep 1000 & echo up >&9; exec sleep 1000`})
+		"hangs": `[ "$CNI_COMMAND" = ADD ] || exit 0; exec 9>"$dir/pipe"; sleep 1000 & setsid sleep 1000 & echo up >&9; exec sleep 1000`})
 	up, gone := pipe(t, dir)
 	stdin := string(put(t, json.RawMessage(of(t, n, dir, "first", "hangs")), []string{"tracewire", "timeout"}, `"500ms"`))
 	a := pod1(t, n)

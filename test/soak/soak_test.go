@@ -38,8 +38,18 @@ var (
 	verbs  = flag.String("verbs", "ADD,ADD,ADD,DEL,DEL,CHECK,GC", "what is run, the more often the more likely")
 	seed   = flag.Uint64("seed", 1, "of the random choices")
 	report = flag.String("report", "", "file to write what was done into")
-	pods   = flag.Int("pods", 50, "attachments, half of them on each of two networks")
+	pods   = flag.Int("pods", 50, "attachments, as many of each runtime")
 )
+
+// runtimes is what the attachments are made by: on two networks, the second of
+// both families. The last one has a state folder of its own, and shares network,
+// bridge and store of addresses with the first.
+var runtimes = [...]struct{ network, state, keys string }{
+	{"net0", "state", `"bridge": "tb0", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.77.0.0/24"}]]}`},
+	{"net1", "state", `"bridge": "tb1", "isGateway": true, "ipMasq": true,
+		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.78.0.0/24"}], [{"subnet": "fd78::/64"}]]}`},
+	{"net0", "state/second", `"bridge": "tb0", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.77.0.0/24"}]]}`},
+}
 
 // workers is how many operations run at once.
 const workers = 8
@@ -47,11 +57,11 @@ const workers = 8
 // patience bounds one operation.
 const patience = 30 * time.Second
 
-// world is a node, its two networks, and what was seen.
+// world is a node, its runtimes, and what was seen.
 type world struct {
 	*attach.Node
 	t        *testing.T
-	networks [2]string // configuration of the plugin
+	networks [len(runtimes)]string // configuration of the plugin
 	bin      string
 	begun    atomic.Int64
 	stop     atomic.Bool
@@ -77,10 +87,9 @@ func TestSoak(t *testing.T) {
 	}
 	t.Cleanup(n.Close)
 	w := &world{Node: n, t: t, bin: bin, rng: rand.New(rand.NewPCG(*seed, 0)), outcomes: map[string]int{}}
-	for i := range w.networks {
-		w.networks[i] = strings.ReplaceAll(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net%[1]d", "type": "tracewire", "bridge": "tb%[1]d", "isGateway": true, "ipMasq": true,
-			"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.%[2]d.0.0/24"}]]},
-			"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log"}}}`, i, 77+i), attach.Dir, n.Dir)
+	for i, r := range runtimes {
+		w.networks[i] = strings.ReplaceAll(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "tracewire", %s,
+			"tracewire": {"stateDir": "@DIR@/%s", "log": {"path": "@DIR@/log"}, "spool": {"dir": "@DIR@/state/spool"}}}`, r.network, r.keys, r.state), attach.Dir, n.Dir)
 	}
 	for i := range *pods {
 		if _, err := n.Pod(fmt.Sprintf("p%d", i)); err != nil {
@@ -162,12 +171,12 @@ func (w *world) do(ctx context.Context, verb string, i int) {
 // call runs the plugin and returns "ok", "killed" or the code, and what it said.
 func (w *world) call(ctx context.Context, verb string, i int) (code, text string) {
 	a := attach.Attachment{ContainerID: fmt.Sprintf("p%d", i), IfName: "eth0", NetNS: w.PodPath(fmt.Sprintf("p%d", i))}
-	conf := w.networks[i%2]
+	conf := w.networks[i%len(runtimes)]
 	switch verb {
 	case "CHECK":
 		conf = with(w.t, conf, "prevResult", `{"cniVersion": "1.1.0"}`)
 	case "GC":
-		conf, a = with(w.t, conf, "cni.dev/valid-attachments", w.half()), attach.Attachment{}
+		conf, a = with(w.t, conf, "cni.dev/valid-attachments", w.half(i%len(runtimes))), attach.Attachment{}
 	}
 	var out, stderr bytes.Buffer
 	err := w.In("host", func() error {
@@ -188,11 +197,12 @@ func (w *world) call(ctx context.Context, verb string, i int) (code, text string
 	return fmt.Sprint(answer.Code), answer.Msg
 }
 
-// half is a list of valid attachments that has about half of them.
-func (w *world) half() string {
-	list := []types.GCAttachment{}
+// half is a list of valid attachments that has about half of a runtime's, and all
+// of the others' and the neighbour's.
+func (w *world) half(of int) string {
+	list := []types.GCAttachment{{ContainerID: "neighbour", IfName: "eth0"}}
 	for i := range *pods {
-		if w.pick(2) == 0 {
+		if i%len(runtimes) != of || w.pick(2) == 0 {
 			list = append(list, types.GCAttachment{ContainerID: fmt.Sprintf("p%d", i), IfName: "eth0"})
 		}
 	}
@@ -236,39 +246,52 @@ func (w *world) addresses(pod string) (out []string) {
 		if err != nil {
 			return err
 		}
-		all, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		all, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 		for _, a := range all {
-			out = append(out, a.IP.String())
+			if !a.IP.IsLinkLocalUnicast() {
+				out = append(out, a.IPNet.String())
+			}
 		}
 		return err
 	})
 	return out
 }
 
-// neighbour is the reference's host-local at work in the same folder: what it is
-// given no pod may have.
+// neighbour is the reference's host-local at work in the same folders, of each
+// network in its turn: what it is given no pod may have.
 func (w *world) neighbour() {
-	conf := strings.Replace(w.networks[0], `"tracewire"`, `"host-local"`, 1)
-	for !w.stop.Load() {
-		var out []byte
+	for turn := 0; !w.stop.Load(); turn++ {
+		conf := strings.Replace(w.networks[turn%len(w.networks)], `"tracewire"`, `"host-local"`, 1)
 		for _, verb := range []string{"ADD", "DEL"} {
-			err := w.In("host", func() (err error) {
-				cmd := exec.Command(filepath.Join(os.Getenv("TRACEWIRE_REFERENCE"), "host-local"))
-				cmd.Env = w.Environment(verb, attach.Attachment{ContainerID: "neighbour", IfName: "eth0", NetNS: "/none"})
-				cmd.Stdin = strings.NewReader(conf)
-				out, err = cmd.Output()
-				return err
-			})
+			out, err := w.hostLocal(verb, conf)
 			if err != nil {
 				w.t.Errorf("host-local %s: %v: %s", verb, err, out)
 				return
 			}
-			for i := range *pods {
-				for _, a := range w.addresses(fmt.Sprintf("p%d", i)) {
-					if verb == "ADD" && bytes.Contains(out, []byte(`"`+a+`/24"`)) {
-						w.t.Errorf("p%d has %s, which host-local gave another", i, a)
-					}
-				}
+			if verb == "ADD" {
+				w.alone(out)
+			}
+		}
+	}
+}
+
+func (w *world) hostLocal(verb, conf string) (out []byte, err error) {
+	err = w.In("host", func() error {
+		cmd := exec.Command(filepath.Join(os.Getenv("TRACEWIRE_REFERENCE"), "host-local"))
+		cmd.Env = w.Environment(verb, attach.Attachment{ContainerID: "neighbour", IfName: "eth0", NetNS: "/none"})
+		cmd.Stdin = strings.NewReader(conf)
+		out, err = cmd.Output()
+		return err
+	})
+	return out, err
+}
+
+// alone looks for a pod that has an address of an answer.
+func (w *world) alone(answer []byte) {
+	for i := range *pods {
+		for _, a := range w.addresses(fmt.Sprintf("p%d", i)) {
+			if bytes.Contains(answer, []byte(`"`+a+`"`)) {
+				w.t.Errorf("p%d has %s, which host-local gave another", i, a)
 			}
 		}
 	}
