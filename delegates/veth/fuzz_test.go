@@ -66,7 +66,7 @@ func FuzzRoute(f *testing.F) {
 	for _, kind := range []uint16{unix.RTA_DST, unix.RTA_OIF, unix.RTA_PRIORITY, unix.RTA_TABLE, unix.RTA_VIA, unix.RTA_GATEWAY, unix.RTA_MULTIPATH} {
 		f.Add(message(head, func(m *netlink.Batch) { m.Attr(kind, nil) }))
 	}
-	f.Fuzz(func(t *testing.T, body []byte) {
+	f.Fuzz(func(_ *testing.T, body []byte) {
 		if len(body) < unix.SizeofRtMsg { // Routes passes it over
 			return
 		}
