@@ -81,6 +81,7 @@ func (w *worker) command(ctx context.Context, c call) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = os.Remove("/run/tracewire/reaped") // children of earlier runs are reaped later: not to be taken for ones that nobody reaps
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(envBin), plugin))
 	cmd.Stdin, cmd.WaitDelay = bytes.NewReader(stdin), patience
 	cmd.Env = append(w.node.Environment(c.verb, c.a),
