@@ -18,10 +18,10 @@ export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
 export CGO_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-kill bin/test/tracewire lint check soak fuzz demo root install reference compare-reference clean
+.PHONY: help build test test-kill e2e-telemetry jaeger bin/test/tracewire lint check soak fuzz demo root install reference compare-reference clean
 
 help: ## Lists the targets.
-	@sed -n 's/^\([a-z-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
+	@sed -n 's/^\([a-z0-9-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
 
 build: ## Builds the plugin tracewire, the command tracewirectl and the node agent tracewire-agent into bin/.
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tracewire ./cmd/tracewirectl ./cmd/tracewire-agent
@@ -31,6 +31,15 @@ test: build reference ## Runs every test, kernel tests too, in namespaces of the
 
 test-kill: build reference bin/test/tracewire ## Kills the plugin at every point of ADD and DEL, and looks for what is left (as root).
 	@TRACEWIRE_KILL="$(CURDIR)/bin/test" test/run.sh -timeout 20m $(TESTFLAGS) ./test/kill
+
+e2e-telemetry: build reference bin/test/tracewire ## Every operation once in a real Jaeger, Collector, VictoriaLogs, Prometheus and rsyslog (as root).
+	@test/e2e/tools/build.sh bin/e2e jaeger collector victoria-logs
+	@TRACEWIRE_E2E="$(CURDIR)/bin/e2e" test/run.sh -timeout 15m $(TESTFLAGS) ./test/e2e/telemetry
+
+jaeger: ## Builds Jaeger (minutes, the first time) and runs it on 127.0.0.1 until Ctrl-C.
+	@test/e2e/tools/build.sh bin/e2e jaeger
+	@echo "Jaeger takes spans on 127.0.0.1:4317 and :4318 and answers on http://127.0.0.1:16686; Ctrl-C ends it"
+	@exec bin/e2e/jaeger --config docs/pipelines/jaeger.yaml
 
 lint: bin/tools/golangci-lint ## Runs the linter, which is built from tools/go.mod.
 	bin/tools/golangci-lint run ./...
