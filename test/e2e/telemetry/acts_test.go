@@ -55,8 +55,8 @@ func (s *stage) began(id string) *ask {
 
 // operations is the life of a busy node, with everything that goes wrong on it.
 func (s *stage) operations(t *testing.T) {
-	s.learn("lan", "learn")
 	s.asksFor(containers, func(i int) call { return call{verb: "ADD", network: "lan", id: pod(i)} })
+	s.learn("lan", "learn") // not the first: that one has points of its own
 	s.asksFor(containers/5, s.check)
 	s.refused()
 	s.kills()
@@ -93,7 +93,7 @@ func (s *stage) refused() {
 
 // kills kills operations, and does what a runtime may do then.
 func (s *stage) kills() {
-	for i, at := range []string{"after intent", "after veth.create", "after address.add"} {
+	for i, at := range []string{"after name of record", "after veth.create", "after address.add"} {
 		id := fmt.Sprint("killed-", i)
 		s.ask(call{verb: "ADD", network: "lan", id: id, at: at, want: interrupted})
 		s.del(id)
@@ -147,7 +147,7 @@ func (s *stage) status(t *testing.T) {
 	s.ask(call{verb: "DEL", network: "small", id: "full", links: []*ask{s.began("full")}})
 	poll(false)
 	last := s.ask(s.check(0))
-	within(t, "the operation after", func() error { _, err := rootsOf(last); return err })
+	within(t, "the operation after", func() error { _, _, err := look(last); return err })
 	found, err := traces(search("tracewire", "cni.STATUS"))
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"go.opentelemetry.io/otel"
 	api "go.opentelemetry.io/otel/trace"
 
 	"github.com/tracewire/tracewire/test/netns"
@@ -80,6 +81,7 @@ func newCaller(t *testing.T) *caller {
 	if err != nil {
 		t.Fatal(err)
 	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.Error(err) }))
 	bin := t.TempDir()
 	if err := os.Symlink(self(t), filepath.Join(bin, witness)); err != nil {
 		t.Fatal(err)
@@ -175,11 +177,14 @@ func (c *caller) ask(k call) *ask {
 	return a
 }
 
+// outcome tells a plugin that was killed, before it answered or after, from one
+// that failed.
 func outcome(err error) string {
+	var answer *types.Error
 	switch {
 	case err == nil:
 		return fine
-	case strings.Contains(err.Error(), "signal: killed"):
+	case strings.Contains(err.Error(), "signal: killed") || errors.As(err, &answer) && answer.Code == 0 && answer.Msg == "":
 		return interrupted
 	}
 	return failed
@@ -231,7 +236,9 @@ func (c *caller) learn(network, id string) {
 			c.t.Fatal(err)
 		}
 		for i, name := range strings.Split(strings.TrimSpace(string(names)), "\n") {
-			c.points[network+" "+verb+" "+name] = i + 1
+			if key := network + " " + verb + " " + name; c.points[key] == 0 {
+				c.points[key] = i + 1
+			}
 		}
 	}
 }

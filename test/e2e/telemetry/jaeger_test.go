@@ -125,43 +125,51 @@ func (t *tally) ok() error {
 	return nil
 }
 
+// seen is an operation as Jaeger has it.
+type seen struct {
+	root  span
+	trace traced
+}
+
 // account looks for each operation in Jaeger, and tells what is wrong with it
 // there.
 func account(asks []*ask) (sum tally, err error) {
-	seen := map[*ask]span{}
+	all := map[*ask]seen{}
 	for _, a := range asks {
-		roots, wrong := rootsOf(a)
-		sum.add(len(roots))
-		if err = errors.Join(err, wrong); len(roots) == 1 {
-			seen[a] = roots[0]
+		in, n, wrong := look(a)
+		sum.add(n)
+		if err = errors.Join(err, wrong); n == 1 {
+			all[a] = in
 		}
 	}
-	for a, s := range seen {
-		err = errors.Join(err, a.told(s, seen))
+	for a, in := range all {
+		err = errors.Join(err, a.told(in.root), a.linked(in, all))
 	}
 	return sum, errors.Join(err, sum.ok())
 }
 
-// rootsOf is the root spans of an operation in its trace, and what is wrong with
-// the whole of that.
-func rootsOf(a *ask) (roots []span, err error) {
+// look finds an operation in its trace, tells how often it is there, and what is
+// wrong with the whole.
+func look(a *ask) (in seen, n int, err error) {
 	found, err := traces("/" + a.trace)
 	if err != nil || len(found) != 1 {
-		return nil, fmt.Errorf("%v: %d traces: %w", a, len(found), err)
+		return in, 0, fmt.Errorf("%v: %d traces: %w", a, len(found), err)
 	}
-	for _, s := range found[0].of("tracewire", "cni."+a.verb) {
+	in.trace = found[0]
+	for _, s := range in.trace.of("tracewire", "cni."+a.verb) {
 		if a.verb == "GC" || s.tag("cni.id") == a.id {
-			roots = append(roots, s)
+			in.root = s
+			n++
 		}
 	}
-	if len(roots) != 1 {
-		err = fmt.Errorf("%v: is there %d times", a, len(roots))
+	if n != 1 {
+		err = fmt.Errorf("%v: is there %d times", a, n)
 	}
-	return roots, errors.Join(err, found[0].whole(a.span))
+	return in, n, errors.Join(err, in.trace.whole(a.span))
 }
 
-// told tells what is wrong with an operation's root span: parent, status, links.
-func (a *ask) told(s span, all map[*ask]span) (err error) {
+// told tells what is wrong with an operation's root span: parent, status, code.
+func (a *ask) told(s span) (err error) {
 	if s.parent() != a.span {
 		err = fmt.Errorf("%v: its parent is %s, want %s", a, s.parent(), a.span)
 	}
@@ -175,8 +183,15 @@ func (a *ask) told(s span, all map[*ask]span) (err error) {
 	if code := s.tag("cni.error.code"); a.code != 0 && code != fmt.Sprint(a.code) {
 		err = errors.Join(err, fmt.Errorf("%v: its error code is %s, want %d", a, code, a.code))
 	}
+	return err
+}
+
+// linked tells which links are missing: of the root span, or where GC removes
+// several attachments, of the span of each.
+func (a *ask) linked(in seen, all map[*ask]seen) (err error) {
+	from := append(in.trace.of("tracewire", "attachment.remove"), in.root)
 	for _, to := range a.links {
-		if !s.follows(to.trace, all[to].SpanID) {
+		if !slices.ContainsFunc(from, func(s span) bool { return s.follows(to.trace, all[to].root.SpanID) }) {
 			err = errors.Join(err, fmt.Errorf("%v: no link to %v", a, to))
 		}
 	}

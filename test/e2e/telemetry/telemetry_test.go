@@ -133,7 +133,7 @@ func pipelines(t *testing.T, name string) string {
 // storeSpans starts a Jaeger that has nothing.
 func (s *stage) storeSpans(t *testing.T) {
 	t.Helper()
-	s.jaeger = s.start(t, takesSpans(jaegerTakes), nil, built("jaeger"), "--config", pipelines(t, "jaeger.yaml"))
+	s.jaeger = s.start(t, takesSpans(jaegerTakes), []string{"OTEL_TRACES_SAMPLER=always_off"}, built("jaeger"), "--config", pipelines(t, "jaeger.yaml"))
 }
 
 // storeLines starts a VictoriaLogs that has nothing.
@@ -176,7 +176,7 @@ func (s *stage) follow(t *testing.T) {
 // ship starts the agent, which sends to the Collector.
 func (s *stage) ship(t *testing.T) {
 	t.Helper()
-	s.agent = s.start(t, answers("http://127.0.0.1:9464/healthz"), []string{
+	s.agent = s.start(t, func() error { return nil }, []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + collectorGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire-agent"))
 }

@@ -70,7 +70,7 @@ func passOn(conf *types.NetConf, stdin []byte) error {
 
 // tracing sends a service's spans straight to Jaeger, each as it ends.
 func tracing(ctx context.Context, service string) (*sdk.TracerProvider, error) {
-	to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(jaegerTakes), otlptracehttp.WithTimeout(patience/6))
+	to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(jaegerTakes+"/v1/traces"), otlptracehttp.WithTimeout(patience/6))
 	if err != nil {
 		return nil, err
 	}
