@@ -161,6 +161,30 @@ func (s *stage) status(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"ERROR": 1, "": 1}, codes); diff != "" {
 		t.Errorf("spans of STATUS by status, want a failure and a success, -want +got:\n%s", diff)
 	}
+	levels := map[string]int{}
+	for _, l := range s.logged(t) {
+		if l.text("message") == "cni.STATUS" {
+			levels[l.text("level")]++
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"warn": 1, "info": 1}, levels); diff != "" {
+		t.Errorf("lines of STATUS by level, -want +got:\n%s", diff)
+	}
+}
+
+// logged is the log's lines.
+func (s *stage) logged(t *testing.T) []line {
+	t.Helper()
+	f, err := os.Open(logPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := lines(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // rotate runs logrotate with a file of docs/pipelines.
@@ -275,7 +299,9 @@ func (s *stage) spoolAsItIs(t *testing.T) {
 	s.kept += "-anew"
 	s.storeSpans(t)
 	s.collect(t, logPath+".none")
-	run(t, pipelines(t, "spool.sh"), "/var/lib/cni/tracewire/spool", "http://"+collectorHTTP)
+	for range 2 { // as a shipper may that was killed: whoever sends the same again
+		run(t, pipelines(t, "spool.sh"), "/var/lib/cni/tracewire/spool", "http://"+collectorHTTP)
+	}
 	s.count(t, "Jaeger", "spool.sh, Collector", account)
 }
 
