@@ -40,6 +40,7 @@ type Phase struct {
 // span with the ids that others know already, and the phases, one that began
 // while another was open below it.
 func (p Past) Recorder() *Recorder {
+	p.Ended++ // what began last has a length: Jaeger mends a span without one, and keeps both when it comes twice
 	r := NewRecorder(p.Began)
 	root := p.span(r, Phase{Name: p.Name}, ParseContext(p.Parent))
 	root.context = ParseContext(p.Span)

@@ -32,12 +32,12 @@ func TestPast(t *testing.T) {
 		names[s.context.SpanID().String()] = s.name
 		fmt.Fprintf(&b, "%s below %s, %s to %s, %q\n", s.name, names[s.parent.SpanID().String()], s.start.Sub(began), s.end.Sub(began), s.message)
 	}
-	want := `cni.ADD below , 0s to 9ms, "interrupted"
+	want := `cni.ADD below , 0s to 9.000001ms, "interrupted"
 veth.create below cni.ADD, 1ms to 4ms, ""
 ipam below veth.create, 2ms to 3ms, ""
-route.add below cni.ADD, 4ms to 9ms, "interrupted"
+route.add below cni.ADD, 4ms to 9.000001ms, "interrupted"
 exec below route.add, 5ms to 6ms, ""
-exec below route.add, 9ms to 9ms, "interrupted"
+exec below route.add, 9ms to 9.000001ms, "interrupted"
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

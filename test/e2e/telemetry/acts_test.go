@@ -131,10 +131,13 @@ func (s *stage) collectGarbage(t *testing.T) {
 	s.also(gc, byLibcni...)
 }
 
+// polls is how often STATUS is asked.
+const polls = 300
+
 // status asks STATUS often: only a verdict that changes is told.
 func (s *stage) status(t *testing.T) {
 	poll := func(fails bool) {
-		for range 100 {
+		for range polls / 3 {
 			err := s.cni.GetStatusNetworkList(context.Background(), s.lists["small"])
 			if (err != nil) != fails {
 				t.Fatalf("STATUS fails: %v, want %v", err, fails)
@@ -146,6 +149,7 @@ func (s *stage) status(t *testing.T) {
 	poll(true)
 	s.ask(call{verb: "DEL", network: "small", id: "full", links: []*ask{s.began("full")}})
 	poll(false)
+	s.verdicts = []*ask{{verb: "STATUS", outcome: failed, code: 50}, {verb: "STATUS", outcome: fine}}
 	last := s.ask(s.check(0))
 	within(t, "the operation after", func() error { _, _, err := look(last); return err })
 	found, err := traces(search("tracewire", "cni.STATUS"))
@@ -278,6 +282,39 @@ func (s *stage) throughDelegate(t *testing.T) {
 	s.rows = append(s.rows, row{"Jaeger", "caller to delegate", sum})
 	if err := sum.ok(); err != nil {
 		t.Error(err)
+	}
+}
+
+// inPrometheus compares what was counted with what was asked for.
+func (s *stage) inPrometheus(t *testing.T) {
+	want, took := map[counted]int{}, map[counted]int{}
+	for _, a := range append(s.asks, s.verdicts...) {
+		want[counted{a.verb, a.outcome, fmt.Sprint(a.code)}]++
+		took[counted{Verb: a.verb}]++
+	}
+	for _, q := range []struct {
+		what, query string
+		want        map[counted]int
+	}{
+		{"operations", "sum by (verb, outcome, code) (tracewire_operations_total)", want},
+		{"durations", "sum by (verb) (tracewire_operation_duration_seconds_count)", took},
+		{"polls of STATUS", "tracewire_status_polls_total", map[counted]int{{}: polls}},
+		{"broken lines", "sum(tracewire_export_broken_lines_total)", map[counted]int{{}: 0}},
+	} {
+		var got map[counted]int
+		within(t, "Prometheus, "+q.what, func() (err error) {
+			got, err = promQL(q.query)
+			if diff := cmp.Diff(q.want, got); err == nil && diff != "" {
+				err = fmt.Errorf("-asked +counted:\n%s", diff)
+			}
+			return err
+		})
+		sum := tally{}
+		for key, n := range q.want {
+			sum.asked += n
+			sum.found += got[key]
+		}
+		s.rows = append(s.rows, row{"Prometheus", q.what, sum})
 	}
 }
 

@@ -42,9 +42,10 @@ type stage struct {
 	dir  string // of what programs say and keep
 	kept string // the Collector's folder
 
-	jaeger, victoria, collector, rsyslog, agent *program
+	jaeger, victoria, collector, rsyslog, agent, prometheus *program
 
-	rows []row
+	verdicts []*ask // of STATUS, those that are told
+	rows     []row
 }
 
 // row is one of the summary.
@@ -64,6 +65,7 @@ var acts = []struct {
 	{"copytruncate", (*stage).copytruncate},
 	{"no Collector", (*stage).alone},
 	{"Jaeger", (*stage).inJaeger},
+	{"Prometheus", (*stage).inPrometheus},
 	{"VictoriaLogs", (*stage).inVictoriaLogs},
 	{"rsyslog", (*stage).inRsyslog},
 	{"spool as it is", (*stage).spoolAsItIs},
@@ -102,11 +104,12 @@ func (s *stage) begin(t *testing.T) {
 	s.collect(t, logPath)
 	s.follow(t)
 	s.ship(t)
+	s.scrape(t)
 }
 
 // end stops what runs.
 func (s *stage) end(t *testing.T) {
-	for _, p := range []*program{s.agent, s.rsyslog, s.collector, s.victoria, s.jaeger} {
+	for _, p := range []*program{s.prometheus, s.agent, s.rsyslog, s.collector, s.victoria, s.jaeger} {
 		if p != nil {
 			p.stop(t)
 		}
@@ -176,9 +179,16 @@ func (s *stage) follow(t *testing.T) {
 // ship starts the agent, which sends to the Collector.
 func (s *stage) ship(t *testing.T) {
 	t.Helper()
-	s.agent = s.start(t, func() error { return nil }, []string{
+	s.agent = s.start(t, answers("http://127.0.0.1:9464/healthz"), []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + collectorGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 	}, filepath.Join(os.Getenv("TRACEWIRE_BIN"), "tracewire-agent"))
+}
+
+// scrape starts Prometheus.
+func (s *stage) scrape(t *testing.T) {
+	t.Helper()
+	s.prometheus = s.start(t, answers(prometheus+"/-/ready"), nil, "prometheus", "--config.file="+pipelines(t, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(s.dir, "prometheus"), "--web.listen-address="+strings.TrimPrefix(prometheus, "http://"))
 }
 
 // print writes the summary to where the test runner prints it from.
