@@ -326,14 +326,14 @@ func fill(t *testing.T, h host) {
 	}
 	j, err := h.records.Open(r, web, time.Now())
 	if err == nil {
-		err = j.Begin("")
+		err = j.Begin("", "")
 	}
 	with, errRead := h.records.Read(web)
 	if err := errors.Join(err, errRead); err != nil {
 		t.Fatal(err)
 	}
 	line := with.Size - r.Size
-	if err := j.Begin(strings.Repeat("p", int(2*page-with.Size%page-line-room)%page)); err != nil {
+	if err := j.Begin(strings.Repeat("p", int(2*page-with.Size%page-line-room)%page), ""); err != nil {
 		t.Fatal(err)
 	}
 	big, err := os.Create(filepath.Join(h.records.Path, "big"))

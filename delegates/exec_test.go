@@ -38,8 +38,8 @@ func (j *journal) Ran(step string, how Ran, durable bool) error {
 	return j.full
 }
 
-func (j *journal) Begin(p string) error { j.phases = append(j.phases, "begin "+p); return nil }
-func (j *journal) End(p string) error   { j.phases = append(j.phases, "end "+p); return nil }
+func (j *journal) Begin(p, _ string) error { j.phases = append(j.phases, "begin "+p); return nil }
+func (j *journal) End(p string) error      { j.phases = append(j.phases, "end "+p); return nil }
 
 // folder is a folder of plugins, shell scripts.
 type folder string

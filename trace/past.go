@@ -33,6 +33,7 @@ type Past struct {
 // Phase is a phase of a past operation.
 type Phase struct {
 	Name       string
+	Span       string        // id, by which others may know it already; empty where it is lost
 	Begin, End time.Duration // since the operation began; End is 0 while it is open
 }
 
@@ -62,6 +63,9 @@ func (p Past) Recorder() *Recorder {
 func (p Past) span(r *Recorder, phase Phase, parent api.SpanContext) *span {
 	s := &span{r: r, name: phase.Name, context: childOf(parent), parent: parent, kind: api.SpanKindInternal,
 		start: p.Began.Add(phase.Begin), end: p.Began.Add(phase.End)}
+	if id, err := api.SpanIDFromHex(phase.Span); err == nil {
+		s.context = s.context.WithSpanID(id)
+	}
 	if phase.End == 0 {
 		s.end, s.code, s.message = p.Began.Add(p.Ended), codes.Error, Interrupted
 	}

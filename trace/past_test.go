@@ -14,6 +14,7 @@ import (
 
 const (
 	pastSpan   = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
+	pastExec   = "53995c3f42cd8ad8"
 	pastParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 )
 
@@ -24,7 +25,7 @@ func TestPast(t *testing.T) {
 	began := time.Unix(1_800_000_000, 0)
 	r := Past{
 		Name: "cni.ADD", Span: pastSpan, Parent: pastParent, Began: began, Ended: ms(9), Attributes: Given(KeyID.String("c1"), KeyNetNS.String("")),
-		Phases: []Phase{{"veth.create", ms(1), ms(4)}, {"ipam", ms(2), ms(3)}, {"route.add", ms(4), 0}, {"exec", ms(5), ms(6)}, {"exec", ms(9), 0}},
+		Phases: []Phase{{"veth.create", "", ms(1), ms(4)}, {"ipam", "", ms(2), ms(3)}, {"route.add", "", ms(4), 0}, {"exec", pastExec, ms(5), ms(6)}, {"exec", "", ms(9), 0}},
 	}.Recorder()
 	names := map[string]string{}
 	var b strings.Builder
@@ -41,6 +42,9 @@ exec below route.add, 9ms to 9.000001ms, "interrupted"
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if names[pastExec] != "exec" {
+		t.Errorf("the span that a delegate knows is %q", names[pastExec])
 	}
 	root := r.spans[0]
 	if Format(root.context) != pastSpan || Format(root.parent) != pastParent || len(root.attrs) != 2 {

@@ -20,11 +20,18 @@ type Row struct {
 	Do   func(context.Context) error
 }
 
-// Watcher is told as rows begin and end.
+// Watcher is told as rows begin and end. The span is the row's id, 16 hex digits,
+// by which a delegate's own spans know it; empty where it has none.
 type Watcher interface {
-	Begin(row string) error
+	Begin(row, span string) error
 	End(row string) error
 }
+
+// unwatched is told nothing.
+type unwatched struct{}
+
+func (unwatched) Begin(_, _ string) error { return nil }
+func (unwatched) End(string) error        { return nil }
 
 // Rows runs each row in a span of its own, in order, until one fails or ctx
 // ends. A nil w is told nothing.
@@ -51,23 +58,25 @@ func one(ctx context.Context, w Watcher, r Row) error {
 		return err
 	}
 	if w == nil {
-		return Run(ctx, r.Name, r.Do)
+		w = unwatched{}
 	}
-	if err := w.Begin(r.Name); err != nil {
-		return err
-	}
-	if err := Run(ctx, r.Name, r.Do); err != nil {
-		return err
-	}
-	return w.End(r.Name)
+	return run(ctx, w, r)
 }
 
 // Run runs do in a child of the span in ctx. Without one it just runs do.
 func Run(ctx context.Context, name string, do func(context.Context) error) error {
+	return run(ctx, unwatched{}, Row{name, do})
+}
+
+func run(ctx context.Context, w Watcher, r Row) error {
 	parent := api.SpanFromContext(ctx)
-	ctx, child := parent.TracerProvider().Tracer(Scope).Start(ctx, name)
+	ctx, child := parent.TracerProvider().Tracer(Scope).Start(ctx, r.Name)
 	defer child.End()
+	id := ""
 	s, ours := child.(*span)
+	if ours {
+		id = s.context.SpanID().String()
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			if ours {
@@ -76,9 +85,15 @@ func Run(ctx context.Context, name string, do func(context.Context) error) error
 			panic(p) // the chain's to catch
 		}
 	}()
-	point.Pass(point.Before, name)
-	err := do(ctx)
-	point.Pass(point.After, name)
+	err := w.Begin(r.Name, id)
+	if err == nil {
+		point.Pass(point.Before, r.Name)
+		err = r.Do(ctx)
+		point.Pass(point.After, r.Name)
+	}
+	if err == nil {
+		err = w.End(r.Name)
+	}
 	if ours && err != nil {
 		s.fail(err)
 	}

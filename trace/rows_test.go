@@ -22,8 +22,8 @@ type watcher struct {
 	refuse map[string]error
 }
 
-func (w *watcher) Begin(row string) error { return w.say("begin " + row) }
-func (w *watcher) End(row string) error   { return w.say("end " + row) }
+func (w *watcher) Begin(row, _ string) error { return w.say("begin " + row) }
+func (w *watcher) End(row string) error      { return w.say("end " + row) }
 
 func (w *watcher) say(what string) error {
 	w.said = append(w.said, what)
@@ -90,8 +90,8 @@ func TestRows(t *testing.T) {
 		{"nested", []Row{{"a", nested(good)}}, nil, []string{"begin a", "end a"}, "cni.ADD\n  a\n    b\n    c\n    d\n", "", ""},
 		{"one fails", []Row{{"a", good}, {"b", bad}, {"c", good}}, nil, []string{"begin a", "end a", "begin b"}, "cni.ADD\n  a\n  b [broken] !exception\n", "b", "b: broken"},
 		{"the first to fail has the exception", []Row{{"a", nested(bad)}, {"e", good}}, nil, []string{"begin a"}, "cni.ADD\n  a [c: broken]\n    b\n    c [broken] !exception\n", "c", "a: c: broken"},
-		{"its begin cannot be written", []Row{{"a", good}, {"b", good}}, map[string]error{"begin b": errBroken}, []string{"begin a", "end a", "begin b"}, "cni.ADD\n  a\n", "", "b: broken"},
-		{"its end cannot be written", []Row{{"a", good}, {"b", good}}, map[string]error{"end a": errBroken}, []string{"begin a", "end a"}, "cni.ADD\n  a\n", "", "a: broken"},
+		{"its begin cannot be written", []Row{{"a", good}, {"b", good}}, map[string]error{"begin b": errBroken}, []string{"begin a", "end a", "begin b"}, "cni.ADD\n  a\n  b [broken] !exception\n", "b", "b: broken"},
+		{"its end cannot be written", []Row{{"a", good}, {"b", good}}, map[string]error{"end a": errBroken}, []string{"begin a", "end a"}, "cni.ADD\n  a [broken] !exception\n", "a", "a: broken"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &watcher{refuse: tt.refuse}

@@ -46,6 +46,7 @@ type Intent struct {
 // Phase is one phase of an ADD or DEL, as the journal has it.
 type Phase struct {
 	Name       string
+	Span       string        // its span's id, empty where it had none
 	Begin, End time.Duration // since the operation began; End is 0 while it is open
 }
 
@@ -322,7 +323,7 @@ func (r *Record) add(e entry) {
 	case "ended":
 		r.become(Ended)
 	case "begin":
-		r.phases = append(r.phases, Phase{Name: e.Phase, Begin: time.Duration(e.After)})
+		r.phases = append(r.phases, Phase{Name: e.Phase, Span: e.Span, Begin: time.Duration(e.After)})
 	case "end":
 		end(r.phases, e)
 	}

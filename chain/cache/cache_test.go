@@ -94,20 +94,20 @@ func phase(v *view, name string) { v.Phases = append(v.Phases, name) }
 // add is the lines of an ADD whose addresses come from an executed plugin, in
 // the middle of another phase.
 var add = []step{
-	{"begin veth.create", func(j *Journal) error { return j.Begin("veth.create") }, func(v *view) { phase(v, "veth.create ...") }},
+	{"begin veth.create", func(j *Journal) error { return j.Begin("veth.create", "") }, func(v *view) { phase(v, "veth.create ...") }},
 	{"plan", func(j *Journal) error { return j.Plan(named("plan")) }, func(v *view) { v.Plan = "plan" }},
 	{"asked", func(j *Journal) error { return j.Ran("ipam", delegates.Asked, true) }, func(v *view) { v.Steps = asked() }},
-	{"begin exec", func(j *Journal) error { return j.Begin("exec") }, func(v *view) { phase(v, "exec ...") }},
+	{"begin exec", func(j *Journal) error { return j.Begin("exec", "") }, func(v *view) { phase(v, "exec ...") }},
 	{"reserved", func(j *Journal) error { return errors.Join(j.End("exec"), j.Reserved(named("reserved"))) }, func(v *view) { v.Phases[1], v.Reserved = "exec", "reserved" }},
 	{"a later plan", func(j *Journal) error { return j.Plan(named("plan2")) }, func(v *view) { v.Plan = "plan2" }},
-	{"begin route.add", func(j *Journal) error { return errors.Join(j.End("veth.create"), j.Begin("route.add")) }, func(v *view) { v.Phases[0] = "veth.create"; phase(v, "route.add ...") }},
+	{"begin route.add", func(j *Journal) error { return errors.Join(j.End("veth.create"), j.Begin("route.add", "")) }, func(v *view) { v.Phases[0] = "veth.create"; phase(v, "route.add ...") }},
 	{"result", func(j *Journal) error { return errors.Join(j.End("route.add"), j.Result(named("result"))) }, func(v *view) { v.Phases[2], v.Result, v.State = "route.add", "result", Attached }},
 	{"told", func(j *Journal) error { return j.Told() }, func(v *view) { v.Told = true }},
 }
 
 var del = []step{
 	{"deleting", func(j *Journal) error { return j.Deleting(Operation{Name: "cni.DEL", Span: "00-del"}) }, func(v *view) { v.Deleting, v.State, v.Phases, v.Told = "00-del", Deleting, nil, false }},
-	{"begin of DEL's", func(j *Journal) error { return j.Begin("veth.remove") }, func(v *view) { phase(v, "veth.remove ...") }},
+	{"begin of DEL's", func(j *Journal) error { return j.Begin("veth.remove", "") }, func(v *view) { phase(v, "veth.remove ...") }},
 }
 
 // TestJournal: what was written so far is read back after each line, as after
@@ -145,7 +145,7 @@ func TestJournal(t *testing.T) {
 func TestPhasesOfOneName(t *testing.T) {
 	_, j := begin(t)
 	for _, do := range []func() error{
-		func() error { return j.Begin("a") }, func() error { return j.Begin("a") }, func() error { return j.Begin("b") },
+		func() error { return j.Begin("a", "") }, func() error { return j.Begin("a", "") }, func() error { return j.Begin("b", "") },
 		func() error { return j.End("a") }, func() error { return j.End("never began") }, j.Told,
 	} {
 		if err := do(); err != nil {

@@ -171,7 +171,9 @@ func (j *Journal) Ended() error {
 func (j *Journal) Over() bool { return j.over || j.record.State == Ended }
 
 // Begin implements trace.Watcher.
-func (j *Journal) Begin(phase string) error { return j.write(entry{Kind: "begin", Phase: phase}) }
+func (j *Journal) Begin(phase, span string) error {
+	return j.write(entry{Kind: "begin", Phase: phase, Span: span})
+}
 
 // End implements trace.Watcher. The line is written with the next one: between
 // two phases nothing happens that could be lost.

@@ -16,7 +16,7 @@ type entry struct {
 	Intent
 	Result json.RawMessage
 	Phase  string // of begin and end; the step of asked, freeing and freed; the operation of deleting
-	Span   string // of the DEL that began
+	Span   string // of begin, the phase's span id; of deleting, the DEL's traceparent
 }
 
 // field is a key of a line and the variable it is read into and written from.

@@ -166,7 +166,7 @@ func (n *node) attach(id, pod, netns string, cookie uint64, attached bool, r *ty
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	errs := []error{j.Plan(r), j.Begin("veth.create"), j.End("veth.create"), j.Begin("route.add")}
+	errs := []error{j.Plan(r), j.Begin("veth.create", ""), j.End("veth.create"), j.Begin("route.add", "")}
 	if attached {
 		errs = append(errs, j.End("route.add"), j.Result(r), j.Told())
 	}
