@@ -93,7 +93,7 @@ func (s *stage) refused() {
 
 // kills kills operations, and does what a runtime may do then.
 func (s *stage) kills() {
-	for i, at := range []string{"after name of record", "after veth.create", "after address.add"} {
+	for i, at := range []string{"after name of record", "after veth.create", "after address.add", "after result"} {
 		id := fmt.Sprint("killed-", i)
 		s.ask(call{verb: "ADD", network: "lan", id: id, at: at, want: interrupted})
 		s.del(id)
