@@ -32,7 +32,7 @@ test: build reference ## Runs every test, kernel tests too, in namespaces of the
 test-kill: build reference bin/test/tracewire ## Kills the plugin at every point of ADD and DEL, and looks for what is left (as root).
 	@TRACEWIRE_KILL="$(CURDIR)/bin/test" test/run.sh -timeout 20m $(TESTFLAGS) ./test/kill
 
-e2e-telemetry: build reference bin/test/tracewire ## Every operation once in a real Jaeger, Collector, VictoriaLogs, Prometheus and rsyslog (as root).
+e2e-telemetry: root build reference bin/test/tracewire ## Every operation once in a real Jaeger, Collector, VictoriaLogs, Prometheus and rsyslog (as root).
 	@test/e2e/tools/build.sh bin/e2e jaeger collector victoria-logs
 	@TRACEWIRE_E2E="$(CURDIR)/bin/e2e" test/run.sh -timeout 15m $(TESTFLAGS) ./test/e2e/telemetry
 

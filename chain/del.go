@@ -251,7 +251,7 @@ type lenient struct {
 }
 
 func (l lenient) Begin(phase, span string) error { return l.told(l.Journal.Begin(phase, span)) }
-func (l lenient) End(phase string) error   { return l.told(l.Journal.End(phase)) }
+func (l lenient) End(phase string) error         { return l.told(l.Journal.End(phase)) }
 
 func (l lenient) Ran(step string, how delegates.Ran, durable bool) error {
 	return l.told(l.Journal.Ran(step, how, durable))

@@ -40,6 +40,7 @@ var imports = map[string]string{
 	"test/attach":          "trace trace/read",
 	"test/cases":           "",
 	"test/demo":            "test/attach trace/read",
+	"test/e2e/telemetry":   "",
 	"test/house":           "",
 	"test/kill":            "",
 	"test/netns":           "",

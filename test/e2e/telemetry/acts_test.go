@@ -26,7 +26,7 @@ const (
 
 func pod(i int) string { return fmt.Sprintf("pod-%02d", i) }
 
-// asks asks for n operations, some at once.
+// asksFor asks for n operations, some at once.
 func (s *stage) asksFor(n int, of func(i int) call) {
 	turn := make(chan struct{}, atOnce)
 	var group sync.WaitGroup
@@ -41,9 +41,9 @@ func (s *stage) asksFor(n int, of func(i int) call) {
 }
 
 // add and del are usual operations.
-func (s *stage) add(id string) *ask { return s.ask(call{verb: "ADD", network: "lan", id: id}) }
-func (s *stage) del(id string) *ask {
-	return s.ask(call{verb: "DEL", network: "lan", id: id, links: []*ask{s.began(id)}})
+func (s *stage) add(id string) { s.ask(call{verb: "ADD", network: "lan", id: id}) }
+func (s *stage) del(id string) {
+	s.ask(call{verb: "DEL", network: "lan", id: id, links: []*ask{s.began(id)}})
 }
 
 // began is the ADD that an attachment stands on.

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // Of the environment: the folder of Jaeger, Collector and VictoriaLogs; a file
@@ -79,10 +81,9 @@ func TestTelemetry(t *testing.T) {
 	if os.Getenv(envSandbox) == "" || os.Geteuid() != 0 {
 		t.Skip("needs root: run make e2e-telemetry as root")
 	}
-	for _, dir := range []string{"/var/log", "/var/spool"} {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-			t.Fatal(err)
-		}
+	netns.Need(t, "curl", "logrotate", "prometheus", "rsyslogd")
+	if err := unix.Mount("tmpfs", "/var/log", "tmpfs", 0, "mode=0755"); err != nil {
+		t.Fatal(err)
 	}
 	s := &stage{dir: t.TempDir()}
 	defer s.print(t)
