@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -303,7 +304,8 @@ func TestDelThatCanNotWriteItsRecord(t *testing.T) {
 			if got := path.Replace(text(err)); got != tt.err {
 				t.Errorf("error %s, want %s", got, tt.err)
 			}
-			if got := path.Replace(strings.Join(warnings(op), "; ")); got != tt.warning {
+			// Whether the shorter last line has room in the last page depends on digits of times.
+			if got := path.Replace(strings.Join(slices.Compact(warnings(op)), "; ")); got != tt.warning {
 				t.Errorf("warnings %s, want %s", got, tt.warning)
 			}
 			if len(h.left()) > 0 || h.state(t) != tt.state {

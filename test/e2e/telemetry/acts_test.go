@@ -337,7 +337,7 @@ func (s *stage) spoolAsItIs(t *testing.T) {
 	s.storeSpans(t)
 	s.collect(t, logPath+".none")
 	for range 2 { // as a shipper may that was killed: whoever sends the same again
-		run(t, pipelines(t, "spool.sh"), "/var/lib/cni/tracewire/spool", "http://"+collectorHTTP)
+		run(t, pipelines(t, "spool.sh"), spoolDir, "http://"+collectorHTTP)
 	}
 	s.count(t, "Jaeger", "spool.sh, Collector", account)
 }

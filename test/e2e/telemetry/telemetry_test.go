@@ -44,7 +44,7 @@ type stage struct {
 	dir  string // of what programs say and keep
 	kept string // the Collector's folder
 
-	jaeger, victoria, collector, rsyslog, agent, prometheus *program
+	jaeger, victoria, collector, follower, rsyslog, agent, prometheus *program
 
 	verdicts []*ask // of STATUS, those that are told
 	rows     []row
@@ -70,6 +70,7 @@ var acts = []struct {
 	{"Prometheus", (*stage).inPrometheus},
 	{"VictoriaLogs", (*stage).inVictoriaLogs},
 	{"rsyslog", (*stage).inRsyslog},
+	{"spool followed", (*stage).spoolFollowed},
 	{"spool as it is", (*stage).spoolAsItIs},
 	{"log as it is", (*stage).logAsItIs},
 }
@@ -103,6 +104,7 @@ func (s *stage) begin(t *testing.T) {
 	s.storeSpans(t)
 	s.storeLines(t)
 	s.collect(t, logPath)
+	s.followSpool(t)
 	s.follow(t)
 	s.ship(t)
 	s.scrape(t)
@@ -110,7 +112,7 @@ func (s *stage) begin(t *testing.T) {
 
 // end stops what runs.
 func (s *stage) end(t *testing.T) {
-	for _, p := range []*program{s.prometheus, s.agent, s.rsyslog, s.collector, s.victoria, s.jaeger} {
+	for _, p := range []*program{s.prometheus, s.agent, s.rsyslog, s.follower, s.collector, s.victoria, s.jaeger} {
 		if p != nil {
 			p.stop(t)
 		}
