@@ -44,18 +44,34 @@ func (l Log) Write(r *Recorder) error {
 	return &fs.PathError{Op: "append", Path: l.Path, Err: err}
 }
 
+// maxLog is when a log that nobody rotates is renamed to path.1, in bytes: it
+// never has more than twice that.
+const maxLog = 64 << 20
+
 // append writes to the file of that name, whichever it is by now. A line in one
 // that lost its name would be read by nobody.
 func (l Log) append(b []byte) error {
-	fd, _, err := openAppend(l.Path, 0o755)
+	f, err := openAppend(l.Path, 0o755)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	if err := writeLine(fd, l.Path, b); err != nil {
+	defer unix.Close(f.fd)
+	if f.Size > maxLog {
+		l.rotate(f)
+	}
+	if err := writeLine(f.fd, l.Path, b); err != nil {
 		return err
 	}
-	return named(fd)
+	return named(f.fd)
+}
+
+// rotate renames the log, unless somebody else does. The lines in hand still go
+// where it was opened.
+func (l Log) rotate(f opened) {
+	var now unix.Stat_t
+	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) == nil && unix.Lstat(l.Path, &now) == nil && now.Ino == f.Ino && now.Dev == f.Dev {
+		_ = unix.Rename(l.Path, l.Path+".1") // the next one tries again
+	}
 }
 
 func (r *Recorder) log(log *zerolog.Logger) {

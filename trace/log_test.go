@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -240,5 +241,41 @@ func TestLogOfASpanThatStillRuns(t *testing.T) {
 	}
 	if got := entries(t, path); len(got) != 1 || got[0]["message"] != "cni.ADD" || got[0]["duration_ms"].(float64) < 0 { //nolint:errcheck // a panic would be a failure too
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestLogThatNobodyRotates: it is renamed once it has more than its budget, by
+// one of those who write at that time, and no line is lost.
+func TestLogThatNobodyRotates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log.jsonl")
+	for name, size := range map[string]int64{path: maxLog + 1, path + ".1": 1} {
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			if err := (Log{Path: path, Level: "info"}).Write(recorded(t, false)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	writers.Wait()
+	if err := (Log{Path: path, Level: "info"}).Write(recorded(t, false)); err != nil {
+		t.Error(err)
+	}
+	lines := 0
+	for _, name := range []string{path, path + ".1"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += strings.Count(string(b), `"cni.ADD"`)
+	}
+	now, err := os.Stat(path)
+	old, errOld := os.Stat(path + ".1")
+	if err != nil || errOld != nil || now.Size() > 1<<20 || old.Size() <= maxLog || lines != 9 {
+		t.Errorf("%d of 9 lines in %d and %d bytes, %v", lines, now.Size(), old.Size(), errors.Join(err, errOld))
 	}
 }

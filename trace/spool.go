@@ -70,10 +70,11 @@ func named(fd int) error {
 }
 
 func appendSegment(path string, line []byte) (created bool, err error) {
-	fd, created, err := openAppend(path, 0o700)
+	f, err := openAppend(path, 0o700)
 	if err != nil {
 		return false, err
 	}
+	fd, created := f.fd, f.created
 	defer unix.Close(fd)
 	// A reader removes a segment only under the exclusive lock. It holds it for
 	// that alone, so a refusal means that the name is about to go.
@@ -88,31 +89,37 @@ func appendSegment(path string, line []byte) (created bool, err error) {
 	return created && err == nil, err
 }
 
+// opened is a file of lines that was opened.
+type opened struct {
+	fd      int
+	created bool
+	unix.Stat_t
+}
+
 // openAppend opens a file of lines, and makes it and its folders where they
 // are missing. A symbolic link is refused: another user may have planted it.
 // A file of the os package would bring the poller with it, for one write.
-func openAppend(path string, dirMode os.FileMode) (fd int, created bool, err error) {
+func openAppend(path string, dirMode os.FileMode) (f opened, err error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	fd, err = unix.Open(path, flags, 0)
+	f.fd, err = unix.Open(path, flags, 0)
 	if errors.Is(err, unix.ENOENT) {
-		created = true
-		fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
+		f.created = true
+		f.fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
 	}
 	if errors.Is(err, unix.ENOENT) {
 		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-			return -1, false, err
+			return f, err
 		}
-		fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
+		f.fd, err = unix.Open(path, flags|unix.O_CREAT, 0o640)
 	}
-	var st unix.Stat_t
-	if err == nil && (unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG) {
-		_ = unix.Close(fd)
+	if err == nil && (unix.Fstat(f.fd, &f.Stat_t) != nil || f.Mode&unix.S_IFMT != unix.S_IFREG) {
+		_ = unix.Close(f.fd)
 		err = unix.ENXIO
 	}
 	if err != nil {
-		return -1, false, &fs.PathError{Op: "open", Path: path, Err: err}
+		return f, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	return fd, created, nil
+	return f, nil
 }
 
 // writeLine writes once. A line that a full disk tore is ended before the next
@@ -187,10 +194,10 @@ func drop(path string) bool {
 
 // Count adds one to a counter. It never fails: there is nobody left to tell.
 func Count(path string) {
-	fd, _, err := openAppend(path, 0o755)
+	f, err := openAppend(path, 0o755)
 	if err != nil {
 		return
 	}
-	_, _ = unix.Write(fd, []byte{'.'})
-	_ = unix.Close(fd)
+	_, _ = unix.Write(f.fd, []byte{'.'})
+	_ = unix.Close(f.fd)
 }
