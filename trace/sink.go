@@ -45,3 +45,11 @@ func Resource(version, instance string, getenv func(string) string) []attribute.
 	}
 	return kv
 }
+
+// OfPod is what a runtime says of the pod in CNI_ARGS.
+func OfPod(args map[string]string) []attribute.KeyValue {
+	return Given(
+		KeyPodNamespace.String(args["K8S_POD_NAMESPACE"]),
+		KeyPod.String(args["K8S_POD_NAME"]),
+		KeyPodUID.String(args["K8S_POD_UID"]))
+}

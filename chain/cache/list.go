@@ -24,38 +24,42 @@ type Stored struct {
 // left out; one that cannot be read is Unreadable, its attachment told by its
 // file's name. A folder that is not there holds none.
 func (d Dir) List() (all []Stored, err error) {
+	err = d.Each(func(s Stored) { all = append(all, s) })
+	return all, err
+}
+
+// Each hands on every record, as List has them, and holds one at a time.
+func (d Dir) Each(do func(Stored)) error {
 	networks, err := d.names(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	for _, n := range networks {
 		if !n.IsDir() {
 			continue
 		}
-		some, err := d.folder(filepath.Join(d.Path, n.Name()))
-		if err != nil {
-			return all, err
+		if err := d.folder(filepath.Join(d.Path, n.Name()), do); err != nil {
+			return err
 		}
-		all = append(all, some...)
 	}
-	return all, err
+	return err
 }
 
-// folder is the records of one network's folder.
-func (d Dir) folder(dir string) (all []Stored, err error) {
+// folder hands on the records of one network's folder.
+func (d Dir) folder(dir string, do func(Stored)) error {
 	files, err := d.names(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if elsewhere(err) {
-		return nil, fmt.Errorf("%w: %w", ErrPlace, err)
+		return fmt.Errorf("%w: %w", ErrPlace, err)
 	}
 	for _, f := range files {
 		if r, ok := d.stored(filepath.Join(dir, f.Name())); ok {
-			all = append(all, r)
+			do(r)
 		}
 	}
-	return all, err
+	return err
 }
 
 // stored is a file's record. One of another attachment than the file's name
@@ -78,8 +82,9 @@ func (d Dir) stored(path string) (s Stored, ok bool) {
 func (d Dir) Stray(s Stored) bool { return d.File(s.Attachment) != s.Path }
 
 // Of is the records of one network, as List has them.
-func (d Dir) Of(network string) ([]Stored, error) {
-	return d.folder(filepath.Join(d.Path, short(network)))
+func (d Dir) Of(network string) (all []Stored, err error) {
+	err = d.folder(filepath.Join(d.Path, short(network)), func(s Stored) { all = append(all, s) })
+	return all, err
 }
 
 // Recorded tells whether an attachment has a record; where IfName is "", any of

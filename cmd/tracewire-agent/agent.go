@@ -1,47 +1,59 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/trace"
 	"github.com/tracewire/tracewire/trace/ship"
 )
 
 // agent is all that runs on a node.
 type agent struct {
 	flags  flags
-	boot   string
 	log    zerolog.Logger
 	getenv func(string) string
+	teller teller
 	traces ship.Traces
+	logs   ship.Logs // nil: lines of the log are not shipped
 
-	// line is handed every line of a spool once, whether it could be sent or not;
-	// nil where nobody is interested. Calls come one at a time.
+	// line is handed every line of a spool once, whether it could be sent or not, by
+	// one goroutine a spool; nil where nobody is interested.
 	line func(line []byte)
 	// beside runs beside the shipping until ctx ends; nil where nothing does.
 	beside func(ctx context.Context) error
 
 	mu     sync.Mutex
-	spools map[string]*ship.Spool
+	spools map[string]*ship.Spool // by folder
+	files  map[string]*ship.Log   // by path
 }
 
 // agent is the agent that the command line and the environment describe.
 func (c *command) agent(ctx context.Context) (*agent, error) {
-	traces, err := ship.NewTraces(ctx, c.getenv)
-	if err != nil {
+	a := &agent{
+		flags: c.flags, log: c.log, getenv: c.getenv,
+		teller: teller{boot: c.boot, version: version, getenv: c.getenv, locks: map[string]*lock.Ranges{}},
+		spools: map[string]*ship.Spool{}, files: map[string]*ship.Log{},
+	}
+	var err error
+	if a.traces, err = ship.NewTraces(ctx, c.getenv); err != nil {
 		return nil, err
 	}
-	return &agent{
-		flags: c.flags, boot: c.boot, log: c.log, getenv: c.getenv, traces: traces, spools: map[string]*ship.Spool{},
-	}, nil
+	if c.flags.ship {
+		a.logs, err = ship.NewLogs(ctx, c.getenv)
+	}
+	return a, err
 }
 
 // networks is every tracewire entry of this node's lists, and one with the
@@ -72,51 +84,69 @@ func (a *agent) entries() (own []conflist.Entry, err error) {
 
 // confDir is where network configuration lists are.
 func (a *agent) confDir() string {
-	if a.flags.confDir != "" {
-		return a.flags.confDir
-	}
-	if dir := a.getenv("NETCONFPATH"); dir != "" {
-		return dir
-	}
-	return conflist.DefaultFolder
+	return cmp.Or(a.flags.confDir, a.getenv("NETCONFPATH"), conflist.DefaultFolder)
 }
 
-// budgets is the spools to follow and their budgets in bytes.
-func (a *agent) budgets() (map[string]int64, error) {
-	out := map[string]int64{}
+// source is what is followed.
+type source interface {
+	Open() error
+	Close()
+	Ship(ctx context.Context) (more bool, err error)
+	Run(ctx context.Context)
+	Left() string
+}
+
+// look is what was not followed before.
+func (a *agent) look() (found []source, err error) {
 	nets, err := a.networks()
+	budgets, paths := map[string]int64{}, map[string]bool{}
 	for _, n := range nets {
-		dir := n.Tracewire.SpoolDir
-		if len(a.flags.spools) == 0 || slices.Contains(a.flags.spools, dir) {
-			out[dir] = max(out[dir], n.Tracewire.SpoolBytes)
-		}
+		budgets[n.Tracewire.SpoolDir] = max(budgets[n.Tracewire.SpoolDir], n.Tracewire.SpoolBytes)
+		paths[n.Tracewire.LogPath] = true
 	}
-	for _, dir := range a.flags.spools {
-		out[dir] = max(out[dir], 0)
-	}
-	return out, err
-}
-
-// look is the spools that were not followed before.
-func (a *agent) look() (found []*ship.Spool, err error) {
-	budgets, err := a.budgets()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for dir, budget := range budgets {
-		if a.spools[dir] != nil {
-			continue
+	for _, dir := range asked(a.flags.spools, budgets) {
+		if a.spools[dir] == nil {
+			a.spools[dir] = a.spool(dir, budgets[dir])
+			found = append(found, a.spools[dir])
 		}
-		s := ship.NewSpool(dir, a.traces)
-		s.MaxBytes, s.State, s.Each = budget, a.flags.state, a.line
-		s.Log = a.log.With().Str("spool", dir).Logger()
-		s.Policy = ship.Policy{Parent: a.flags.policy == "parent", Slow: a.flags.slow}
-		a.spools[dir] = s
-		found = append(found, s)
+	}
+	for _, path := range asked(a.flags.logs, paths) {
+		if a.logs != nil && a.files[path] == nil {
+			a.files[path] = a.file(path)
+			found = append(found, a.files[path])
+		}
 	}
 	return found, err
 }
 
-// rescan is how often is looked for places that new lists name.
+// asked is what the command line asks for, else all there is.
+func asked[V any](flags []string, all map[string]V) []string {
+	if len(flags) > 0 {
+		return flags
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+func (a *agent) spool(dir string, budget int64) *ship.Spool {
+	s := ship.NewSpool(dir, a.traces)
+	s.MaxBytes, s.State, s.Each, s.Once = budget, a.flags.state, a.line, a.flags.once
+	s.Policy = ship.Policy{Parent: a.flags.policy == "parent", Slow: a.flags.slow}
+	s.Log = a.log.With().Str("spool", dir).Logger()
+	return s
+}
+
+func (a *agent) file(path string) *ship.Log {
+	l := ship.NewLog(path, a.logs)
+	l.State, l.Once = a.flags.state, a.flags.once
+	l.Resource = trace.Resource(version, a.teller.boot, a.getenv)
+	l.Log = a.log.With().Str("log", path).Logger()
+	return l
+}
+
+// rescan is how often is looked for places that new lists name, and for
+// operations that were killed.
 const rescan = time.Minute
 
 // run follows everything until ctx ends.
@@ -124,13 +154,12 @@ func (a *agent) run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	if a.beside != nil {
-		all.Go(func() { _ = a.beside(ctx) })
+		all.Go(func() { a.warn(a.beside(ctx)) })
 	}
 	for {
+		a.warn(a.tell(ctx))
 		found, err := a.look()
-		if err != nil {
-			a.log.Warn().Err(err).Msg("lists cannot be read")
-		}
+		a.warn(err)
 		for _, s := range found {
 			all.Go(func() { s.Run(ctx) })
 		}
@@ -142,21 +171,24 @@ func (a *agent) run(ctx context.Context) error {
 	}
 }
 
+func (a *agent) warn(err error) {
+	if err != nil {
+		a.log.Warn().Err(err).Msg("not all of the node can be seen")
+	}
+}
+
 // once sends all that is there. The error tells what is left.
 func (a *agent) once(ctx context.Context) error {
+	errTell := a.tell(ctx)
 	found, err := a.look()
-	if err != nil {
-		return err
-	}
-	var errs []error
+	errs := []error{errTell, err}
 	for _, s := range found {
-		s.Once = true
 		errs = append(errs, sendOnce(ctx, s))
 	}
 	return errors.Join(errs...)
 }
 
-func sendOnce(ctx context.Context, s *ship.Spool) error {
+func sendOnce(ctx context.Context, s source) error {
 	err := s.Open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was ever written there
@@ -165,19 +197,21 @@ func sendOnce(ctx context.Context, s *ship.Spool) error {
 		return err
 	}
 	defer s.Close()
-	if err := s.Drain(ctx); err != nil {
-		bytes, segments := s.Left()
-		return fmt.Errorf("%w: %s: %d bytes in %d segments are left: %w", errLeft, s.Dir, bytes, segments, err)
+	if err := ship.Drain(ctx, s); err != nil {
+		return fmt.Errorf("%w: %s: %w", errLeft, s.Left(), err)
 	}
 	return nil
 }
 
-// stats is what became of all traces.
-func (a *agent) stats() (traces ship.Stats) {
+// stats is what became of all traces, and of all lines of the log.
+func (a *agent) stats() (traces, logs ship.Stats) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.spools {
 		traces = traces.Plus(s.Stats())
 	}
-	return traces
+	for _, l := range a.files {
+		logs = logs.Plus(l.Stats())
+	}
+	return traces, logs
 }

@@ -64,7 +64,14 @@ func (a *agent) registry(counts *operations) *prometheus.Registry {
 }
 
 // signals is what became of each signal of OpenTelemetry.
-func (a *agent) signals() map[string]ship.Stats { return map[string]ship.Stats{"traces": a.stats()} }
+func (a *agent) signals() map[string]ship.Stats {
+	traces, logs := a.stats()
+	out := map[string]ship.Stats{"traces": traces}
+	if a.logs != nil {
+		out["logs"] = logs
+	}
+	return out
+}
 
 // troubles is why what the plugin writes does not arrive.
 func (a *agent) troubles() (out []string) {

@@ -91,15 +91,7 @@ func (o *operation) describe(verb string) {
 		trace.KeyNetNS.String(os.Getenv("CNI_NETNS")),
 		trace.KeyVersion.String(o.net.CNIVersion),
 		trace.KeyConfigHash.String(shortHash(conflist.Lasting(o.doc))))...)
-	o.root.Set(ofPod(o.args)...)
-}
-
-// ofPod is what a runtime says of the pod in CNI_ARGS.
-func ofPod(args conflist.Args) []trace.KeyValue {
-	return trace.Given(
-		trace.KeyPodNamespace.String(args["K8S_POD_NAMESPACE"]),
-		trace.KeyPod.String(args["K8S_POD_NAME"]),
-		trace.KeyPodUID.String(args["K8S_POD_UID"]))
+	o.root.Set(trace.OfPod(o.args)...)
 }
 
 // tell writes the operation that a record's last writer, which was killed, did
@@ -114,7 +106,7 @@ func (o *operation) tell(ctx context.Context, r cache.Record) {
 		return
 	}
 	args, _ := conflist.ParseArgs(r.Args)
-	past.Attributes = append(past.Attributes, ofPod(args)...)
+	past.Attributes = append(past.Attributes, trace.OfPod(args)...)
 	_ = sink.Write(past.Recorder()) // a loss is counted
 	trace.Warn(ctx, "an earlier operation was killed: its span is written now", trace.KeyRecord.String(string(r.State)))
 }

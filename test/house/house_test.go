@@ -35,7 +35,7 @@ var imports = map[string]string{
 	"trace/read":           "trace",
 	"trace/ship":           "trace trace/read",
 	"cmd/tracewire":        "chain chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/macspoof delegates/masquerade delegates/netlink delegates/ptp delegates/veth ipam trace trace/point",
-	"cmd/tracewire-agent":  "chain/cache conflist ipam trace trace/read trace/ship",
+	"cmd/tracewire-agent":  "chain/cache chain/lock conflist delegates ipam trace trace/read trace/ship",
 	"cmd/tracewirectl":     "chain/cache chain/codes conflist delegates delegates/veth trace/read",
 	"test/attach":          "trace trace/read",
 	"test/cases":           "",

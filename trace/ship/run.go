@@ -69,22 +69,47 @@ func (s *sending) complain(err error, told *string) {
 	*told = text
 }
 
-// Run ships what is in the spool and what comes, until ctx ends, and then what is
-// left for flushTime at most. A spool that is not there yet is waited for.
-func (s *Spool) Run(ctx context.Context) {
-	if !s.wait(ctx, s.Open) {
+// source is what can be shipped.
+type source interface {
+	Open() error
+	Close()
+	// Ship sends the next lines. It returns false when there are none.
+	Ship(ctx context.Context) (more bool, err error)
+}
+
+// Drain ships all that is there.
+func Drain(ctx context.Context, s source) error {
+	for {
+		if more, err := s.Ship(ctx); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// run ships what is there and what comes, until ctx ends, and then what is left,
+// for flushTime at most. What is not there yet is waited for.
+func (s *sending) run(ctx context.Context, from source, beside func(context.Context), tidy func() error) {
+	if !s.wait(ctx, from.Open) {
 		return
 	}
-	defer s.Close()
+	defer from.Close()
 	last, cancel := lingering(ctx)
 	defer cancel()
 	s.stop = ctx.Done()
-	seen := make(chan struct{})
-	go func() { defer close(seen); s.follow(ctx) }()
+	done := make(chan struct{})
+	go func() { defer close(done); beside(ctx) }()
 	told := ""
-	ticks(ctx, poll, func() { s.complain(errors.Join(s.Drain(last), s.Tidy()), &told) })
-	s.complain(s.Drain(last), &told)
-	<-seen
+	ticks(ctx, poll, func() { s.complain(errors.Join(Drain(last, from), tidy()), &told) })
+	s.complain(Drain(last, from), &told)
+	<-done
+}
+
+// Run ships the spool until ctx ends. A spool that is not there yet is waited for.
+func (s *Spool) Run(ctx context.Context) { s.run(ctx, s, s.follow, s.Tidy) }
+
+// Run ships the log until ctx ends. A log that is not there yet is waited for.
+func (l *Log) Run(ctx context.Context) {
+	l.run(ctx, l, func(context.Context) {}, func() error { return nil })
 }
 
 // follow hands lines to Each until ctx ends.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -377,24 +378,16 @@ func remove(g segment) bool {
 		unix.Unlink(g.path) == nil
 }
 
-// Left is what was not sent yet.
-func (s *Spool) Left() (size int64, segments int) {
+// Left says what was not sent yet.
+func (s *Spool) Left() string {
 	all, _ := s.segments()
+	bytes, segments := int64(0), 0
 	for _, g := range all {
 		if left := g.size - g.Sent; left > 0 {
-			size, segments = size+left, segments+1
+			bytes, segments = bytes+left, segments+1
 		}
 	}
-	return size, segments
-}
-
-// Drain ships all that is there.
-func (s *Spool) Drain(ctx context.Context) error {
-	for {
-		if more, err := s.Ship(ctx); err != nil || !more {
-			return err
-		}
-	}
+	return fmt.Sprintf("%s: %d bytes in %d segments are left", s.Dir, bytes, segments)
 }
 
 // See hands all lines that are new to Each.
