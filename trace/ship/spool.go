@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,7 +73,46 @@ func (s *Spool) Open() (err error) {
 	if s.marks.of == nil {
 		s.marks.of = map[string]mark{}
 	}
+	if s.Policy.Parent {
+		s.recall()
+	}
 	return nil
+}
+
+// recall has the policy look again at what was sent before this agent started.
+func (s *Spool) recall() {
+	all, _ := s.segments()
+	for _, g := range all {
+		f, err := read.Open(g.path)
+		if err != nil {
+			continue
+		}
+		for at := int64(0); at < g.Sent; {
+			chunk, skipped, err := read.Chunk(f, at, int(min(maxBatch, g.Sent-at)))
+			n := int64(len(chunk)) + skipped
+			if err != nil || n == 0 {
+				break
+			}
+			lines, _ := s.parse(slices.Collect(bytes.Lines(chunk)))
+			s.judge.ships(lines)
+			at += n
+		}
+		_ = f.Close()
+	}
+}
+
+// parse reads lines. Those that cannot be read are left out, and are in errs.
+func (s *Spool) parse(lines [][]byte) (out []ptrace.Traces, errs []error) {
+	var u ptrace.JSONUnmarshaler
+	for _, line := range lines {
+		td, err := u.UnmarshalTraces(line)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("line of %d bytes: %w", len(line), err))
+			continue
+		}
+		out = append(out, td)
+	}
+	return out, errs
 }
 
 // Close lets go of the spool.
@@ -145,8 +185,8 @@ type batch struct {
 
 func (b batch) empty() bool { return len(b.marks) == 0 }
 
-// next reads the next lines of the spool, at most maxBatch bytes unless one line
-// is longer.
+// next reads the next lines of the spool: maxBatch bytes, or the one line more that
+// begins before them.
 func (s *Spool) next(which func(*mark) *int64) (b batch, err error) {
 	segments, err := s.segments()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -252,16 +292,9 @@ func oldest(td ptrace.Traces) (at time.Time) {
 
 // chosen is the spans of a batch that are to be sent.
 func (s *Spool) chosen(b batch) ptrace.Traces {
-	var u ptrace.JSONUnmarshaler
-	lines := make([]ptrace.Traces, 0, len(b.lines))
-	for _, line := range b.lines {
-		td, err := u.UnmarshalTraces(line)
-		if err != nil {
-			b.torn++
-			s.Log.Warn().Err(err).Int("bytes", len(line)).Msg("line of the spool cannot be read")
-			continue
-		}
-		lines = append(lines, td)
+	lines, errs := s.parse(b.lines)
+	for _, err := range errs {
+		s.Log.Warn().Err(err).Msg("line of the spool cannot be read")
 	}
 	all, kept := ptrace.NewTraces(), 0
 	for i, ship := range s.judge.ships(lines) {
@@ -271,7 +304,7 @@ func (s *Spool) chosen(b batch) ptrace.Traces {
 		}
 		lines[i].ResourceSpans().MoveAndAppendTo(all.ResourceSpans())
 	}
-	s.count(func(st *Stats) { st.Broken += uint64(b.torn); st.Unsampled += uint64(kept) })
+	s.count(func(st *Stats) { st.Broken += uint64(b.torn + len(errs)); st.Unsampled += uint64(kept) })
 	return all
 }
 
