@@ -1,0 +1,137 @@
+package ship
+
+import (
+	"encoding/pem"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/collector/pdata/ptrace"
+)
+
+func spans(t *testing.T) ptrace.Traces {
+	t.Helper()
+	td, err := (&ptrace.JSONUnmarshaler{}).UnmarshalTraces([]byte(operation("a")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return td
+}
+
+// TestEnvironment: what is wrong with the environment is said, and not found out
+// by a collector that gets nothing.
+func TestEnvironment(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("empty", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{}, ""},
+		{map[string]string{"PROTOCOL": "grpc", "TIMEOUT": "50", "COMPRESSION": "gzip"}, ""},
+		{map[string]string{"PROTOCOL": "http/json"}, `OTEL_EXPORTER_OTLP_PROTOCOL is grpc or http/protobuf, not "http/json"`},
+		{map[string]string{"PROTOCOL": "x", "TRACES_PROTOCOL": "grpc"}, ""},
+		{map[string]string{"TIMEOUT": "5s"}, `OTEL_EXPORTER_OTLP_TIMEOUT is a number of milliseconds, not "5s"`},
+		{map[string]string{"CERTIFICATE": "none"}, "OTEL_EXPORTER_OTLP_CERTIFICATE: open none: no such file or directory"},
+		{map[string]string{"CERTIFICATE": "empty", "PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_CERTIFICATE: empty has no certificate"},
+		{map[string]string{"CLIENT_CERTIFICATE": "none", "CLIENT_KEY": "none"}, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: open none: no such file or directory"},
+	} {
+		got := ""
+		if _, err := NewTraces(t.Context(), func(k string) string { return tt.env[strings.TrimPrefix(k, "OTEL_EXPORTER_OTLP_")] }); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%v: error %q, want %q", tt.env, got, tt.want)
+		}
+	}
+}
+
+// TestTLSAndHeaders: certificates, headers and compression are as the
+// environment says.
+func TestTLSAndHeaders(t *testing.T) {
+	c := &collector{}
+	s := httptest.NewTLSServer(c)
+	t.Cleanup(s.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", s.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b")
+	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+	to, err := NewTraces(t.Context(), os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := to.Send(t.Context(), spans(t)); a.Verdict != Retry || !strings.Contains(a.Text, "certificate") {
+		t.Errorf("without its certificate: %+v", a)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", ca)
+	if to, err = NewTraces(t.Context(), os.Getenv); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Answer{Verdict: Accepted}, to.Send(t.Context(), spans(t))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if h := c.headers[0]; h.Get("Api-Key") != "a b" || h.Get("Content-Encoding") != "gzip" {
+		t.Errorf("headers %v", h)
+	}
+}
+
+// TestNobodyThere: where nobody listens it is tried again, until somebody does.
+func TestNobodyThere(t *testing.T) {
+	for _, protocol := range []string{protocolHTTP, protocolGRPC} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
+		to, err := NewTraces(t.Context(), os.Getenv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := to.Send(t.Context(), spans(t)); a.Verdict != Retry || !strings.Contains(a.Text, "connection refused") {
+			t.Errorf("%s: %+v", protocol, a)
+		}
+	}
+}
+
+// TestDefaults: with nothing said it is this host, without TLS.
+func TestDefaults(t *testing.T) {
+	for protocol, port := range map[string]string{"": "4318", protocolHTTP: "4318", protocolGRPC: "4317"} {
+		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+		to, err := NewTraces(t.Context(), os.Getenv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Skip("the port is somebody's: run make test")
+		}
+		first := make(chan string, 1)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				first <- err.Error()
+				return
+			}
+			b := make([]byte, 4)
+			_, _ = c.Read(b)
+			_ = c.Close()
+			first <- string(b)
+		}()
+		_ = to.Send(t.Context(), spans(t))
+		if got, want := <-first, map[string]string{"4318": "POST", "4317": "PRI "}[port]; got != want {
+			t.Errorf("%q: begins with %q, want %q", protocol, got, want)
+		}
+		_ = l.Close()
+	}
+}

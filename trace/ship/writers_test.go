@@ -1,0 +1,136 @@
+package ship
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tracewire/tracewire/trace"
+)
+
+// TestMain lets this program be a writer.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("TRACEWIRE_TEST_WRITER"); dir != "" {
+		os.Exit(writer(dir, os.Args[1]))
+	}
+	os.Exit(m.Run())
+}
+
+// lines is how many operations a writer writes.
+const lines = 20
+
+// writer writes operations as the plugin does, and prints those that are in the
+// spool.
+func writer(dir, name string) int {
+	for n := range lines {
+		r := trace.NewRecorder(time.Now())
+		_, root := r.Begin(fmt.Sprint(name, "/", n), time.Now(), func(string) string { return "" })
+		root.End()
+		if err := (trace.Spool{Dir: dir, MaxBytes: 1 << 30}).Write(r, nil); err == nil {
+			fmt.Println(fmt.Sprint(name, "/", n))
+		}
+	}
+	return 0
+}
+
+// TestWritersAndAReaderThatDeletes: fifty processes write, while segments are
+// shipped and at once removed, as if their minute were over and an hour ago. Each
+// line that a writer could write arrives, once.
+func TestWritersAndAReaderThatDeletes(t *testing.T) {
+	c := &collector{}
+	served(t, protocolHTTP, c)
+	dir := t.TempDir()
+	s := opened(t, dir, nil)
+	s.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	var seen sync.Map
+	s.Each = func(line []byte) {
+		if _, twice := seen.LoadOrStore(string(line), true); twice {
+			t.Errorf("seen twice: %s", line)
+		}
+	}
+	var writers sync.WaitGroup
+	var mu sync.Mutex
+	want := map[string]int{}
+	for w := range 50 {
+		writers.Go(func() {
+			cmd := exec.Command(os.Args[0], fmt.Sprint(w))
+			cmd.Env = append(os.Environ(), "TRACEWIRE_TEST_WRITER="+dir)
+			out, err := cmd.Output()
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for line := range strings.Lines(string(out)) {
+				want[strings.TrimSpace(line)] = 1
+			}
+		})
+	}
+	var done atomic.Bool
+	go func() { writers.Wait(); done.Store(true) }()
+	for last := false; !last; {
+		last = done.Load()
+		for _, do := range []func() error{func() error { return Drain(t.Context(), s) }, s.See, s.Tidy} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got := map[string]int{}
+	for _, n := range c.names() {
+		got[n]++
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	n := 0
+	seen.Range(func(any, any) bool { n++; return true })
+	if left, _ := filepath.Glob(dir + "/*.jsonl"); n != len(want) || len(want) < 50*lines/2 || len(left) > 0 {
+		t.Errorf("%d lines, %d were handed on, %v is left", len(want), n, left)
+	}
+}
+
+// TestRun: a spool is waited for, what comes is sent, and what is left when the
+// agent has to stop too.
+func TestRun(t *testing.T) {
+	c := &collector{}
+	served(t, protocolHTTP, c)
+	dir := filepath.Join(t.TempDir(), "state", "spool")
+	to, err := NewTraces(t.Context(), os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewSpool(dir, to)
+	seen := make(chan struct{}, 2)
+	s.Each = func([]byte) { seen <- struct{}{} }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	write(t, dir, "first")
+	<-seen
+	write(t, dir, "last")
+	stop()
+	<-ended
+	if diff := cmp.Diff([]string{"first", "last"}, c.names()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func write(t *testing.T, dir, name string) {
+	t.Helper()
+	r := trace.NewRecorder(time.Now())
+	_, root := r.Begin(name, time.Now(), func(string) string { return "" })
+	root.End()
+	if err := (trace.Spool{Dir: dir, MaxBytes: 1 << 20}).Write(r, nil); err != nil {
+		t.Fatal(err)
+	}
+}
