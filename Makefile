@@ -3,6 +3,7 @@
 PREFIX   ?= /opt/cni
 BINDIR   ?= /usr/local/bin
 CONFDIR  ?= /etc/cni/net.d
+UNITDIR  ?= /etc/systemd/system
 FUZZTIME ?= 30s
 # What `make test` runs: make test PKGS=./ipam TESTFLAGS='-run Range'
 PKGS      ?= ./...
@@ -71,9 +72,11 @@ root:
 put = @mkdir -p "$(DESTDIR)$(2)" && cp $(1) "$(DESTDIR)$(2)/.$(3).$$$$" && \
 	chmod $(4) "$(DESTDIR)$(2)/.$(3).$$$$" && mv -f "$(DESTDIR)$(2)/.$(3).$$$$" "$(DESTDIR)$(2)/$(3)" && echo "installed $(DESTDIR)$(2)/$(3)"
 
-install: build ## Installs plugin, command and a sample conflist; PREFIX, BINDIR, CONFDIR and DESTDIR say where.
+install: build ## Installs plugin, command, agent with its unit, and a sample conflist; PREFIX, BINDIR, CONFDIR, UNITDIR and DESTDIR say where.
 	$(call put,bin/tracewire,$(PREFIX)/bin,tracewire,0755)
 	$(call put,bin/tracewirectl,$(BINDIR),tracewirectl,0755)
+	$(call put,bin/tracewire-agent,$(BINDIR),tracewire-agent,0755)
+	$(call put,contrib/tracewire-agent.service,$(UNITDIR),tracewire-agent.service,0644)
 	$(call put,contrib/10-tracewire.conflist,$(CONFDIR),10-tracewire.conflist.sample,0644)
 
 reference: bin/reference/.built ## Builds cnitool and the reference plugins that tests run into bin/reference/.

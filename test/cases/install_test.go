@@ -26,7 +26,7 @@ func TestInstallWhileADDsRun(t *testing.T) {
 	netns.Enter(t)
 	root := t.TempDir()
 	install := func() error {
-		cmd := exec.Command("make", "-s", "-C", "../..", "-o", "build", "install", "DESTDIR="+root, "PREFIX=/opt/cni", "BINDIR=/usr/local/bin", "CONFDIR=/etc/cni/net.d")
+		cmd := exec.Command("make", "-s", "-C", "../..", "-o", "build", "install", "DESTDIR="+root, "PREFIX=/opt/cni", "BINDIR=/usr/local/bin", "CONFDIR=/etc/cni/net.d", "UNITDIR=/etc/systemd/system")
 		cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("make install: %w: %s", err, out)
