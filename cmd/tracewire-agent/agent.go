@@ -152,6 +152,7 @@ const rescan = time.Minute
 // run follows everything until ctx ends.
 func (a *agent) run(ctx context.Context) error {
 	var all sync.WaitGroup
+	defer a.sum()
 	defer all.Wait()
 	if a.beside != nil {
 		all.Go(func() { a.warn(a.beside(ctx)) })
@@ -179,6 +180,7 @@ func (a *agent) warn(err error) {
 
 // once sends all that is there. The error tells what is left.
 func (a *agent) once(ctx context.Context) error {
+	defer a.sum()
 	errTell := a.tell(ctx)
 	found, err := a.look()
 	errs := []error{errTell, err}
@@ -201,6 +203,17 @@ func sendOnce(ctx context.Context, s source) error {
 		return fmt.Errorf("%w: %s: %w", errLeft, s.Left(), err)
 	}
 	return nil
+}
+
+// sum tells what became of everything, at the end.
+func (a *agent) sum() {
+	traces, logs := a.stats()
+	for what, s := range map[string]ship.Stats{"spans": traces, "log records": logs} {
+		if what == "spans" || a.logs != nil {
+			a.log.Info().Uint64("sent", s.Sent).Uint64("rejected", s.Rejected).Uint64("dropped", s.Dropped).
+				Uint64("unsampled", s.Unsampled).Uint64("broken", s.Broken).Uint64("failures", s.Failures).Msg(what)
+		}
+	}
 }
 
 // stats is what became of all traces, and of all lines of the log.

@@ -76,7 +76,7 @@ func nobody(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	_ = l.Close()
 	return "http://" + l.Addr().String()
 }
 

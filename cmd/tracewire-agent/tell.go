@@ -125,4 +125,3 @@ func (a *agent) tell(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-

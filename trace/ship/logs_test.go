@@ -60,9 +60,9 @@ func (c *logCollector) asMaps() (out []map[string]any) {
 	return out
 }
 
-func logged(t *testing.T) (*logCollector, func(path string) *Log) {
+func logged(t *testing.T) (c *logCollector, open func(path string) *Log) {
 	t.Helper()
-	c := &logCollector{}
+	c = &logCollector{}
 	s := httptest.NewServer(c)
 	t.Cleanup(s.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", s.URL)

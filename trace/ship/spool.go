@@ -414,13 +414,13 @@ func remove(g segment) bool {
 // Left says what was not sent yet.
 func (s *Spool) Left() string {
 	all, _ := s.segments()
-	bytes, segments := int64(0), 0
+	total, segments := int64(0), 0
 	for _, g := range all {
 		if left := g.size - g.Sent; left > 0 {
-			bytes, segments = bytes+left, segments+1
+			total, segments = total+left, segments+1
 		}
 	}
-	return fmt.Sprintf("%s: %d bytes in %d segments are left", s.Dir, bytes, segments)
+	return fmt.Sprintf("%s: %d bytes in %d segments are left", s.Dir, total, segments)
 }
 
 // See hands all lines that are new to Each.

@@ -200,7 +200,9 @@ func TestGoesOn(t *testing.T) {
 		func() error { return nil },
 		func() error { return add(name, operation("c")) }, // a late writer's, to one that was acknowledged
 		func() error { return nil },
-		func() error { return errors.Join(os.Remove(name), os.WriteFile(name+".new", []byte(operation("d")), 0o600), os.Rename(name+".new", name)) },
+		func() error {
+			return errors.Join(os.Remove(name), os.WriteFile(name+".new", []byte(operation("d")), 0o600), os.Rename(name+".new", name))
+		},
 		func() error { return os.WriteFile(filepath.Join(dir, "agent.checkpoint"), nil, 0o600) }, // a power cut: all again
 	} {
 		if err := step(); err != nil {
