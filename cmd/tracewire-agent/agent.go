@@ -84,7 +84,10 @@ func (a *agent) entries() (own []conflist.Entry, err error) {
 
 // confDir is where network configuration lists are.
 func (a *agent) confDir() string {
-	return cmp.Or(a.flags.confDir, a.getenv("NETCONFPATH"), conflist.DefaultFolder)
+	if a.flags.confDir != "" {
+		return a.flags.confDir
+	}
+	return cmp.Or(a.getenv("NETCONFPATH"), conflist.DefaultFolder)
 }
 
 // source is what is followed.

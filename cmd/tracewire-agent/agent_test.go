@@ -60,7 +60,7 @@ func spooled(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "spool")
 	r := trace.NewRecorder(time.Now())
-	_, root := r.Begin("cni.ADD", time.Now(), func(string) string { return "" })
+	_, root := r.Begin("cni.ADD", time.Now(), trace.Origin{})
 	root.End()
 	s := trace.Sink{Spool: trace.Spool{Dir: dir, MaxBytes: 1 << 20}, Log: trace.Log{Path: filepath.Join(dir, "log.jsonl"), Level: "info"}}
 	if !s.Write(r) {

@@ -96,7 +96,7 @@ func copyTruncate(path string) error {
 // logOne writes an operation as the plugin does.
 func logOne(t *testing.T, path, name string) {
 	r := trace.NewRecorder(time.Now())
-	_, root := r.Begin(name, time.Now(), func(string) string { return "" })
+	_, root := r.Begin(name, time.Now(), trace.Origin{})
 	root.End()
 	if err := (trace.Log{Path: path, Level: "info"}).Write(r); err != nil {
 		t.Error(err)

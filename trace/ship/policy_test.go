@@ -18,7 +18,7 @@ func policyLine(t *testing.T, name, digit string, sampled, failed bool, took tim
 	flags := map[bool]string{true: "01", false: "00"}[sampled]
 	parent := "00-" + strings.Repeat(digit, 32) + "-" + strings.Repeat(digit, 16) + "-" + flags
 	r := trace.NewRecorder(began.Add(-took))
-	_, root := r.Begin(name, began.Add(-took), func(k string) string { return map[string]string{"TRACEPARENT": parent}[k] })
+	_, root := r.Begin(name, began.Add(-took), trace.Origin{Parent: trace.ParseContext(parent)})
 	if failed {
 		root.Fail("broken")
 	}

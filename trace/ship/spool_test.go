@@ -25,7 +25,7 @@ import (
 // operation is an operation's line, as the plugin writes it.
 func operation(names ...string) string {
 	r := trace.NewRecorder(time.Now())
-	ctx, root := r.Begin(names[0], time.Now(), func(string) string { return "" })
+	ctx, root := r.Begin(names[0], time.Now(), trace.Origin{})
 	for _, n := range names[1:] {
 		_, s := r.Tracer("").Start(ctx, n)
 		s.SetAttributes(attribute.Int64("cni.error.code", 1<<53+1))

@@ -33,7 +33,7 @@ const lines = 20
 func writer(dir, name string) int {
 	for n := range lines {
 		r := trace.NewRecorder(time.Now())
-		_, root := r.Begin(fmt.Sprint(name, "/", n), time.Now(), func(string) string { return "" })
+		_, root := r.Begin(fmt.Sprint(name, "/", n), time.Now(), trace.Origin{})
 		root.End()
 		if err := (trace.Spool{Dir: dir, MaxBytes: 1 << 30}).Write(r, nil); err == nil {
 			fmt.Println(fmt.Sprint(name, "/", n))
@@ -128,7 +128,7 @@ func TestRun(t *testing.T) {
 func write(t *testing.T, dir, name string) {
 	t.Helper()
 	r := trace.NewRecorder(time.Now())
-	_, root := r.Begin(name, time.Now(), func(string) string { return "" })
+	_, root := r.Begin(name, time.Now(), trace.Origin{})
 	root.End()
 	if err := (trace.Spool{Dir: dir, MaxBytes: 1 << 20}).Write(r, nil); err != nil {
 		t.Fatal(err)
