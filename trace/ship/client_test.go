@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"context"
 	"encoding/pem"
 	"net"
 	"net/http/httptest"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/collector/pdata/ptrace"
@@ -133,5 +135,45 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%q: begins with %q, want %q", protocol, got, want)
 		}
 		_ = l.Close()
+	}
+}
+
+// TestRestart: a collector that goes away in the midst of a request, and comes
+// back at the same address, gets all of it.
+func TestRestart(t *testing.T) {
+	for _, protocol := range []string{protocolHTTP, protocolGRPC} {
+		t.Run(protocol, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			address := l.Addr().String()
+			go func() { // takes a request's first bytes, and is gone
+				conn, err := l.Accept()
+				if err == nil {
+					_, _ = conn.Read(make([]byte, 10))
+					_ = conn.Close()
+				}
+				_ = l.Close()
+			}()
+			t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+address)
+			s := opened(t, spool(t, map[string]string{"20260101T0000Z": operation("a") + operation("b")}), nil)
+			c := &collector{}
+			back := false
+			s.Pause = func(context.Context, time.Duration) error {
+				if l, err := net.Listen("tcp", address); err == nil && !back {
+					back = true
+					serve(t, protocol, l, c)
+				}
+				return nil
+			}
+			if err := Drain(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{"a", "b"}, c.names()); diff != "" || s.Stats().Failures == 0 {
+				t.Errorf("%+v (-want +got):\n%s", s.Stats(), diff)
+			}
+		})
 	}
 }

@@ -125,19 +125,25 @@ func (c *collector) Export(ctx context.Context, q ptraceotlp.ExportRequest) (ptr
 func served(t *testing.T, protocol string, c *collector) {
 	t.Helper()
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
-	if protocol == protocolHTTP {
-		s := httptest.NewServer(c)
-		t.Cleanup(s.Close)
-		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", s.URL)
-		return
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	serve(t, protocol, l, c)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
+}
+
+// serve has a collector answer at an address for as long as the test runs.
+func serve(t *testing.T, protocol string, l net.Listener, c *collector) {
+	t.Helper()
+	if protocol == protocolHTTP {
+		s := &httptest.Server{Listener: l, Config: &http.Server{Handler: c, ReadHeaderTimeout: time.Minute}}
+		s.Start()
+		t.Cleanup(s.Close)
+		return
 	}
 	s := grpc.NewServer()
 	ptraceotlp.RegisterGRPCServer(s, c)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+l.Addr().String())
 }
