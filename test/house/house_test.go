@@ -31,6 +31,7 @@ var imports = map[string]string{
 	"delegates/ptp":        "conflist delegates delegates/masquerade delegates/veth trace",
 	"ipam":                 "chain/lock conflist delegates trace trace/point",
 	"chain/cache":          "delegates trace trace/point",
+	"chain/audit":          "conflist delegates",
 	"chain":                "chain/cache delegates trace",
 	"trace/read":           "trace",
 	"trace/ship":           "trace trace/read",

@@ -1,0 +1,64 @@
+// Package audit finds what a node holds and what leaks: it compares the records
+// of attachments with libcni's cache, the reservations of addresses, the kernel
+// and the runtime's sandboxes. It changes nothing, waits for no lock, and asks
+// nobody who is not on this node's kernel and disk.
+package audit
+
+import (
+	"context"
+	"time"
+
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// Node is where an audit looks, and what others were asked for it.
+type Node struct {
+	Boot      string           // id of this boot; empty where it is not known: then every record is of it
+	StateDirs []string         // of our networks: "/var/lib/cni/tracewire"
+	CacheDirs []string         // libcni's: cache.LibcniDirs
+	DataDirs  []string         // host-local's, whose stores are looked at whoever names them; see DefaultDataDirs
+	Conflists []conflist.Entry // of the node: conflist.Folder
+	Network   string           // the one to look at; "" for all
+
+	// Sandboxes is the runtime's; nil where it was not asked. An empty list that is
+	// not nil tells that it has none.
+	Sandboxes []Sandbox
+	// Checked is what CHECK found, for who ran it.
+	Checked []Checked
+}
+
+// Sandbox is one of the runtime's.
+type Sandbox struct {
+	ID      string // the container id that CNI is given
+	Ready   bool
+	Created time.Time
+}
+
+// Checked is what CHECK found of one attachment.
+type Checked struct {
+	delegates.Attachment
+	Findings delegates.Findings
+}
+
+// Told is what an audit hands on, as it finds it. Either may be nil.
+type Told struct {
+	Finding func(Finding)
+	Unread  func(Unread)
+}
+
+// Counts is how much was looked at.
+type Counts struct {
+	Records      int `json:"records"`
+	Entries      int `json:"libcniEntries"`
+	Reservations int `json:"reservations"`
+	Interfaces   int `json:"interfaces"` // of the host
+	Namespaces   int `json:"namespaces"`
+	Findings     int `json:"findings"`
+}
+
+// Audit looks at the node once. Its error is ctx's: what cannot be read is told
+// as Unread. What vanishes while it looks is no finding.
+func (n Node) Audit(ctx context.Context, told Told) (Counts, error) {
+	return Counts{}, nil
+}

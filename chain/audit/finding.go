@@ -1,0 +1,222 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// Version is the schema's of findings as JSON (docs/audit.md). What is added
+// to it later keeps the number.
+const Version = 1
+
+// Kind is what is wrong.
+type Kind string
+
+// The kinds, and what each needs to be told of.
+const (
+	LeakedAddress                Kind = "leaked-address"                 // a reservation whose container nobody knows
+	ReservationWithoutAttachment Kind = "reservation-without-attachment" // somebody knows the container, but no interface has the address
+	AttachmentWithoutReservation Kind = "attachment-without-reservation" // it lives, and its address may be given to another
+	DuplicateAddress             Kind = "duplicate-address"              // two of one network have it
+	EmptyReservation             Kind = "empty-reservation"              // a file that keeps an address and names nobody
+	OrphanVeth                   Kind = "orphan-veth"                    // a host end whose attachment is no more
+	UnknownOwner                 Kind = "unknown-owner"                  // a bridge's port, or a file in a store, that nobody explains
+	StaleRecord                  Kind = "stale-record"                   // attached, but its namespace or host end is gone
+	InterruptedOperation         Kind = "interrupted-operation"          // an ADD or DEL that did not end
+	EarlierBoot                  Kind = "earlier-boot"                   // a record of one
+	BrokenRecord                 Kind = "broken-record"                  // one that cannot be read
+	NamespaceChanged             Kind = "namespace-changed"              // the record's path leads to another namespace
+	BrokenLibcniEntry            Kind = "broken-libcni-entry"            // one that libcni cannot read
+	StaleLibcniEntry             Kind = "stale-libcni-entry"             // its namespace is gone, and its sandbox
+	StaleMasquerade              Kind = "stale-masquerade"               // rules whose attachment is no more
+	Drift                        Kind = "drift"                          // a difference that CHECK found
+)
+
+// Severity is how bad it is.
+type Severity string
+
+// The severities. An error keeps something from working, or will.
+const (
+	Warning Severity = "warning"
+	Error   Severity = "error"
+)
+
+// severities is those of the kinds that are errors.
+var severities = map[Kind]Severity{
+	LeakedAddress: Error, AttachmentWithoutReservation: Error, DuplicateAddress: Error, EmptyReservation: Error,
+	NamespaceChanged: Error, BrokenLibcniEntry: Error, Drift: Error,
+}
+
+// Source is who was asked.
+type Source string
+
+// The sources.
+const (
+	Records    Source = "records"
+	Quarantine Source = "quarantine"
+	Libcni     Source = "libcni"
+	IPAM       Source = "ipam"
+	Kernel     Source = "kernel"
+	Rules      Source = "rules"
+	Namespaces Source = "namespaces"
+	Runtime    Source = "runtime"
+	Check      Source = "check"
+	Conflists  Source = "conflists"
+)
+
+// Evidence is what one source says of a finding.
+type Evidence struct {
+	Source Source `json:"source"`
+	Says   string `json:"says"`
+}
+
+// Finding is one thing that is wrong. What it is about is in the fields that
+// are not zero.
+type Finding struct {
+	// ID is the same as long as the very thing is there: a file that was written
+	// anew, or an interface that was made again, has another.
+	ID         string                `json:"id"`
+	Kind       Kind                  `json:"kind"`
+	Severity   Severity              `json:"severity"`
+	Network    string                `json:"network,omitempty"`
+	Attachment *delegates.Attachment `json:"attachment,omitempty"` // what is not known of it is ""
+	Address    netip.Addr            `json:"address,omitzero"`
+	Interface  string                `json:"interface,omitempty"` // of the host
+	Path       string                `json:"path,omitempty"`      // a file, or a table or chain of rules
+	Evidence   []Evidence            `json:"evidence"`
+	Since      time.Time             `json:"since,omitzero"` // of the file or record; clocks step
+	Fix        string                `json:"fix,omitempty"`  // what a repair would do
+	Why        string                `json:"why,omitempty"`  // it is only reported, where Fix is empty
+	Repair     *Repair               `json:"repair,omitempty"`
+}
+
+// About is what the finding is about, in one word.
+func (f Finding) About() string {
+	switch {
+	case f.Address.IsValid():
+		return f.Address.String()
+	case f.Attachment != nil && f.Attachment.ContainerID != "":
+		return f.Attachment.String()
+	case f.Interface != "":
+		return f.Interface
+	}
+	return f.Path
+}
+
+// identify gives the finding its severity and its ID. stamps is what changes
+// when the thing is made anew.
+func (f Finding) identify(stamps ...string) Finding {
+	f.Severity = severities[f.Kind]
+	if f.Severity == "" {
+		f.Severity = Warning
+	}
+	words := []string{string(f.Kind), f.Network, f.Interface, f.Path, f.Address.String()}
+	if f.Attachment != nil {
+		words = append(words, f.Attachment.String())
+	}
+	sum := sha256.Sum256([]byte(strings.Join(append(words, stamps...), "\x00")))
+	f.ID = hex.EncodeToString(sum[:8])
+	return f
+}
+
+// says adds what a source says.
+func (f *Finding) says(s Source, what string) {
+	f.Evidence = append(f.Evidence, Evidence{s, what})
+}
+
+// Unread is a source that could not be looked at: what it knows is not in the
+// findings.
+type Unread struct {
+	Source Source `json:"source"`
+	Path   string `json:"path,omitempty"`
+	Err    error  `json:"-"`
+}
+
+// MarshalJSON implements json.Marshaler: the error as its text.
+func (u Unread) MarshalJSON() ([]byte, error) {
+	type plain Unread
+	text := ""
+	if u.Err != nil {
+		text = u.Err.Error()
+	}
+	return json.Marshal(struct {
+		plain
+		Error string `json:"error"`
+	}{plain(u), text})
+}
+
+// Error implements error.
+func (u Unread) Error() string {
+	s := string(u.Source)
+	if u.Path != "" {
+		s += ": " + u.Path
+	}
+	return s + ": " + u.Err.Error()
+}
+
+// Unwrap is the cause.
+func (u Unread) Unwrap() error { return u.Err }
+
+// Action is what a repair does.
+type Action string
+
+// The actions. Del is for who has the plugin: it is run as a runtime runs it.
+// The others are Node.Mend's.
+const (
+	Del               Action = "del"                // DEL of Attachment with Conf, Args and NetNS
+	RemoveReservation Action = "remove-reservation" // of nobody: Address in the store Path
+	Reserve           Action = "reserve"            // Address for Attachment in the store Path
+	QuarantineRecord  Action = "quarantine-record"  // Path
+	RemoveEntry       Action = "remove-libcni-entry"
+	RemoveRule        Action = "remove-rule" // the reference plugins' of nf_tables whose comment Path is
+)
+
+// Repair is what mends a finding. Two that are equal are one.
+type Repair struct {
+	Action     Action               `json:"action"`
+	Attachment delegates.Attachment `json:"attachment,omitzero"`
+	Conf       string               `json:"conf,omitempty"`  // network configuration of a DEL, JSON
+	Args       string               `json:"args,omitempty"`  // CNI_ARGS of a DEL
+	NetNS      string               `json:"netns,omitempty"` // CNI_NETNS of a DEL; empty where that namespace is gone
+	Path       string               `json:"path,omitempty"`
+	Address    netip.Addr           `json:"address,omitzero"`
+	Stamp      string               `json:"stamp,omitempty"` // of the file that was looked at: another is left alone
+}
+
+// words is the fix in one sentence.
+func (r Repair) words() string {
+	switch r.Action {
+	case Del:
+		return "run the plugin's DEL for " + r.Attachment.String()
+	case RemoveReservation:
+		return "remove the reservation file of " + r.Address.String() + " under the store's lock"
+	case Reserve:
+		return "reserve " + r.Address.String() + " for " + r.Attachment.ContainerID + " again"
+	case QuarantineRecord:
+		return "move the record to quarantine"
+	case RemoveEntry:
+		return "remove libcni's entry"
+	case RemoveRule:
+		return "delete the rule " + strconv.Quote(r.Path)
+	}
+	return ""
+}
+
+// mendedBy gives the finding its repair.
+func (f Finding) mendedBy(r Repair) Finding {
+	f.Repair, f.Fix = &r, r.words()
+	return f
+}
+
+// reported says why there is none.
+func (f Finding) reported(why string) Finding {
+	f.Why = why
+	return f
+}
