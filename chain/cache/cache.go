@@ -196,21 +196,42 @@ func (d Dir) record(path string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxRecord {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errNoFile}
-	}
-	return readAll(fd, path)
+	b, _, err := readOpen(fd, path, maxRecord)
+	return b, err
 }
 
 // maxRecord is the longest record in bytes: a configuration and results of 4 MiB
 // each, some of them several times.
 const maxRecord = 64 << 20
 
-var errNoFile = fmt.Errorf("is no regular file of at most %d bytes", maxRecord)
+// errNoFile marks what is never read, whatever may be in it.
+var errNoFile = errors.New("is no regular file")
+
+// readOpen reads a regular file of at most that many bytes.
+func readOpen(fd int, path string, most int64) (b []byte, st unix.Stat_t, err error) {
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, st, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > most {
+		return nil, st, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w of at most %d bytes", errNoFile, most)}
+	}
+	b, err = readAll(fd, path)
+	return b, st, err
+}
+
+// readRegular is readOpen of what is at a path.
+func readRegular(path string, most int64) (b []byte, st unix.Stat_t, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
+		err = errNoFile
+		fallthrough
+	case err != nil:
+		return nil, st, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	return readOpen(fd, path, most)
+}
 
 // BootID is this boot of the kernel (random(4)); empty where it cannot be read.
 func BootID() string {

@@ -20,7 +20,7 @@ func FuzzEntry(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string, b []byte) {
 		before := bytes.Clone(b)
-		e := readEntry(name, b)
+		e, _ := readEntry(name, b)
 		if e.Name != name || !bytes.Equal(before, b) {
 			t.Errorf("%q became %+v", name, e)
 		}

@@ -47,16 +47,16 @@ func TestEntries(t *testing.T) {
 		return delegates.Attachment{Network: "net", ContainerID: id, IfName: "eth0"}
 	}
 	want := []Entry{
-		{of("c1"), "net-c1-eth0", []string{"/run/netns/a"}, []string{"veth1"}, nil},
+		{Attachment: of("c1"), Name: "net-c1-eth0", NetNS: []string{"/run/netns/a"}, Host: []string{"veth1"}},
 		{Name: "net-c1-eth0"},
-		{of("c2"), "net-c2-eth0", []string{"/run/netns/b"}, nil, nil},
-		{of("c3"), "net-c3-eth0", nil, nil, nil},
+		{Attachment: of("c2"), Name: "net-c2-eth0", NetNS: []string{"/run/netns/b"}},
+		{Attachment: of("c3"), Name: "net-c3-eth0"},
 		{Name: "net-c4-eth0", NetNS: []string{"/run/netns/d"}},
 		{Name: "net-c5-eth0"},
-		{of("c8"), "net-c8-eth0", nil, nil, nil},
+		{Attachment: of("c8"), Name: "net-c8-eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2")}},
 		{Name: "net-c9-eth0"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if _, err := Entries("net", filepath.Join(first, "net-c5-eth0")); err == nil {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -17,6 +18,10 @@ import (
 // libcni is the folders in which a runtime's libcni keeps results: its own, and
 // those of programs that stand between, as multus. Plugins are told of none.
 const libcni = "/var/lib/cni"
+
+// maxEntry is the longest file of libcni's in bytes: a list and a result of 4 MiB
+// each, one of them in base64.
+const maxEntry = 16 << 20
 
 // LibcniDirs is those of them that are there.
 func LibcniDirs() []string {
@@ -35,6 +40,7 @@ type Entry struct {
 	Host  []string // names of interfaces outside of it
 
 	Addresses []netip.Addr // of the result, where it can be read
+	Config    string       // the network configuration list, base64; empty where it tells of none
 }
 
 // Entries is what libcni keeps of a network's attachments in folders, and of
@@ -62,41 +68,50 @@ func entries(dir, network string) (all []Entry, err error) {
 		if !strings.HasPrefix(name, network+"-") {
 			continue
 		}
-		b, err := readFile(filepath.Join(dir, name))
+		b, _, err := readRegular(filepath.Join(dir, name), maxEntry)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
-		if e := readEntry(name, b); e.Network == "" || e.Network == network {
+		if e, _ := readEntry(name, b); e.Network == "" || e.Network == network {
 			all = append(all, e)
 		}
 	}
 	return all, err
 }
 
-// readEntry reads a file's content. What cannot be read, as an empty one that a
-// crash left, has its name alone.
-func readEntry(name string, b []byte) Entry {
-	type result struct {
-		Interfaces []struct{ Name, Sandbox string }
-	}
-	var t struct {
-		Kind, ContainerID, IfName, NetworkName, NetNS string
+// cached is a file of libcni's, as JSON: an envelope, or of libcni before cni v0.8
+// the result itself.
+type cached struct {
+	Kind, ContainerID, IfName, NetworkName, NetNS, Config string
 
-		Result json.RawMessage
-	}
+	Result *made
+	made
+}
+
+// made is what counts of a result of any version.
+type made struct {
+	Interfaces []struct{ Name, Sandbox string }
+	IPs        []struct{ Address string }
+	IP4, IP6   struct{ IP string } // before 0.3.0
+}
+
+// readEntry reads a file's content. What cannot be read, as an empty one that a
+// crash left, has its name alone, and an error.
+func readEntry(name string, b []byte) (Entry, error) {
 	e := Entry{Name: name}
-	if json.Unmarshal(b, &t) != nil {
-		return e
+	var t cached
+	err := json.Unmarshal(b, &t)
+	if kind := new(json.UnmarshalTypeError); err != nil && (!errors.As(err, &kind) || kind.Field == "") {
+		return e, err // a member of another type is passed over
 	}
-	raw := json.RawMessage(b) // of libcni before cni v0.8: the file is the result
+	r := &t.made
 	if t.Kind == "cniCacheV1" {
 		e.Attachment = delegates.Attachment{Network: t.NetworkName, ContainerID: t.ContainerID, IfName: t.IfName}
-		raw = t.Result
+		e.Config = t.Config
+		r = cmp.Or(t.Result, &made{})
 	}
-	var made result
-	_ = json.Unmarshal(raw, &made) // what cannot be read tells nothing
-	e.Addresses = delegates.Addresses(delegates.Salvage(raw))
-	for _, i := range made.Interfaces {
+	e.Addresses = r.addresses()
+	for _, i := range r.Interfaces {
 		if i.Sandbox == "" {
 			e.Host = append(e.Host, i.Name)
 		} else {
@@ -106,7 +121,21 @@ func readEntry(name string, b []byte) Entry {
 	if t.NetNS != "" {
 		e.NetNS = []string{t.NetNS}
 	}
-	return e
+	return e, nil
+}
+
+// addresses is a result's; what is none is passed over.
+func (m made) addresses() (out []netip.Addr) {
+	texts := []string{m.IP4.IP, m.IP6.IP}
+	for _, ip := range m.IPs {
+		texts = append(texts, ip.Address)
+	}
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out
 }
 
 // is tells whether it is an attachment's. An IfName of "" stands for any

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,11 +19,28 @@ import (
 type Stored struct {
 	Record
 	Path string
+	Err  error // why the file could not be read; nil where it is what is in it that cannot
 }
 
-// List is every record, read one after the other. One that ends meanwhile is
+// All is every record, read one after the other. One that ends meanwhile is
 // left out; one that cannot be read is Unreadable, its attachment told by its
-// file's name. A folder that is not there holds none.
+// file's name. A folder that is not there holds none; one that cannot be read is
+// an error, and passed over.
+func (d Dir) All() iter.Seq2[Stored, error] {
+	return func(yield func(Stored, error) bool) {
+		networks, err := d.names(d.Path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !yield(Stored{}, err) {
+			return
+		}
+		for _, n := range networks {
+			if n.IsDir() && !d.each(filepath.Join(d.Path, n.Name()), yield) {
+				return
+			}
+		}
+	}
+}
+
+// List is All until the first error.
 func (d Dir) List() (all []Stored, err error) {
 	err = d.Each(func(s Stored) { all = append(all, s) })
 	return all, err
@@ -30,36 +48,33 @@ func (d Dir) List() (all []Stored, err error) {
 
 // Each hands on every record, as List has them, and holds one at a time.
 func (d Dir) Each(do func(Stored)) error {
-	networks, err := d.names(d.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, n := range networks {
-		if !n.IsDir() {
-			continue
-		}
-		if err := d.folder(filepath.Join(d.Path, n.Name()), do); err != nil {
+	for r, err := range d.All() {
+		if err != nil {
 			return err
 		}
+		do(r)
 	}
-	return err
+	return nil
 }
 
-// folder hands on the records of one network's folder.
-func (d Dir) folder(dir string, do func(Stored)) error {
+// each hands on the records of one network's folder, until yield is false.
+func (d Dir) each(dir string, yield func(Stored, error) bool) bool {
 	files, err := d.names(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return true
 	}
 	if elsewhere(err) {
-		return fmt.Errorf("%w: %w", ErrPlace, err)
+		err = fmt.Errorf("%w: %w", ErrPlace, err)
+	}
+	if err != nil {
+		return yield(Stored{}, err)
 	}
 	for _, f := range files {
-		if r, ok := d.stored(filepath.Join(dir, f.Name())); ok {
-			do(r)
+		if r, ok := d.stored(filepath.Join(dir, f.Name())); ok && !yield(r, nil) {
+			return false
 		}
 	}
-	return err
+	return true
 }
 
 // stored is a file's record. One of another attachment than the file's name
@@ -70,8 +85,11 @@ func (d Dir) stored(path string) (s Stored, ok bool) {
 		return s, false
 	}
 	s = Stored{Record: Replay(b), Path: path}
+	if err != nil && !errors.Is(err, errNoFile) {
+		s.Err = err
+	}
 	if s.State == Unreadable || d.File(s.Attachment) != path {
-		s.Record = Record{State: Unreadable, Size: s.Size}
+		s.Record = Record{State: Unreadable, Size: s.Size, Newer: s.Newer}
 		id, ifname, _ := strings.Cut(filepath.Base(path), ":")
 		s.Attachment = delegates.Attachment{Network: filepath.Base(filepath.Dir(path)), ContainerID: id, IfName: ifname}
 	}
@@ -83,7 +101,12 @@ func (d Dir) Stray(s Stored) bool { return d.File(s.Attachment) != s.Path }
 
 // Of is the records of one network, as List has them.
 func (d Dir) Of(network string) (all []Stored, err error) {
-	err = d.folder(filepath.Join(d.Path, short(network)), func(s Stored) { all = append(all, s) })
+	d.each(filepath.Join(d.Path, short(network)), func(r Stored, bad error) bool {
+		if err = bad; bad == nil {
+			all = append(all, r)
+		}
+		return bad == nil
+	})
 	return all, err
 }
 
