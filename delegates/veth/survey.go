@@ -1,0 +1,212 @@
+package veth
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/delegates/netlink"
+)
+
+// Survey is what this machine's kernel has, namespace by namespace.
+type Survey struct {
+	Links      []Link // of the host, of all kinds
+	Addresses  map[netip.Addr][]Place
+	Namespaces map[string]Space // by the paths that were asked for; where no namespace is there is none
+	Spaces     []Space          // the first is the host's
+
+	host     *Conn
+	numbered map[int]int // index of a Space by the host's number for it
+}
+
+// Place is where an address is: an interface of a namespace.
+type Place struct {
+	Space int    // index in Spaces
+	Index int    // of the interface
+	Label string // its name, for IPv4
+}
+
+// Space is one network namespace.
+type Space struct {
+	Path   string // one that leads to it; empty where it is known as the other end of a pair alone
+	Number int    // the host's number for it, -1 where it has none: nothing of the host's leads there
+	Cookie uint64 // 0 where it is known as the other end of a pair alone
+}
+
+// Take looks at the host, and at every namespace that a process is in, that is
+// mounted here, that is the other end of one of the host's pairs, or that one of
+// the paths leads to. What cannot be looked at is in errs, and passed over.
+func Take(paths []string) (s *Survey, errs []error) {
+	s = &Survey{Addresses: map[netip.Addr][]Place{}, Namespaces: map[string]Space{}, numbered: map[int]int{}}
+	host, err := Dial()
+	if err != nil {
+		return s, []error{err}
+	}
+	defer host.Close()
+	s.host = host
+	s.Links, err = host.interfaces()
+	s.Spaces = []Space{{Path: ownPath, Number: own, Cookie: host.Cookie()}}
+	errs = append(errs, err, s.list(host, own, 0))
+	for _, l := range s.Links {
+		if _, known := s.numbered[l.PeerNS]; l.PeerNS >= 0 && !known {
+			errs = append(errs, s.list(host, l.PeerNS, s.add(Space{Number: l.PeerNS})))
+		}
+	}
+	errs = append(errs, s.visit(paths)...)
+	return s, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// Peer is the index in Spaces of the namespace that has a pair's other end; -1
+// where it has none that is known.
+func (s *Survey) Peer(l Link) int {
+	if l.PeerNS < 0 {
+		return -1
+	}
+	i, ok := s.numbered[l.PeerNS]
+	if !ok {
+		return -1
+	}
+	return i
+}
+
+func (s *Survey) add(space Space) int {
+	s.Spaces = append(s.Spaces, space)
+	if space.Number >= 0 {
+		s.numbered[space.Number] = len(s.Spaces) - 1
+	}
+	return len(s.Spaces) - 1
+}
+
+// list adds the addresses of a namespace: the connection's own, or another by
+// its number. One that went meanwhile has none.
+func (s *Survey) list(c *Conn, namespace, space int) error {
+	var m batch
+	m.Add("list addresses", unix.RTM_GETADDR, 0)
+	m.Raw(make([]byte, unix.SizeofIfAddrmsg)...)
+	if namespace != own {
+		m.U32(targetAddr, uint32(namespace))
+	}
+	m.End()
+	type found struct {
+		netip.Addr
+		Place
+	}
+	var all []found
+	err := c.Dump(&m.Batch, func() { all = all[:0] }, func(body []byte) {
+		if len(body) < unix.SizeofIfAddrmsg {
+			return
+		}
+		if p := readAddress(body); p.IsValid() && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsLoopback() {
+			all = append(all, found{p.Addr(), Place{space, int(netlink.Order.Uint32(body[4:])), label(body)}})
+		}
+	})
+	for _, f := range all {
+		s.Addresses[f.Addr] = append(s.Addresses[f.Addr], f.Place)
+	}
+	if namespace != own && errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+// label is an address's (IFA_LABEL): the interface's name, for IPv4.
+func label(body []byte) (text string) {
+	netlink.Walk(body[unix.SizeofIfAddrmsg:], func(kind uint16, d []byte) {
+		if kind == unix.IFA_LABEL {
+			text = netlink.String(d)
+		}
+	})
+	return text
+}
+
+// interfaces lists all of a namespace's.
+func (c *Conn) interfaces() (out []Link, err error) {
+	var m batch
+	m.Add("list interfaces", unix.RTM_GETLINK, 0)
+	m.IfInfo(0, 0, 0)
+	m.U32(unix.IFLA_EXT_MASK, skipStats)
+	m.End()
+	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) { out = append(out, readLink(body)) })
+	return out, err
+}
+
+// visit looks into the namespaces that have a path, each once.
+func (s *Survey) visit(paths []string) (errs []error) {
+	spaces := map[uint64]int{} // by inode, which no two have at one time
+	enter := func(path string, inode uint64) int {
+		if at, known := spaces[inode]; known {
+			return at
+		}
+		at, err := s.enter(path)
+		if err != nil && !errors.Is(err, ErrNoNamespace) {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+		}
+		spaces[inode] = at
+		return at
+	}
+	for _, path := range paths {
+		var st unix.Stat_t
+		if StateOf(path) != "" || unix.Stat(path, &st) != nil {
+			continue
+		}
+		if at := enter(path, st.Ino); at >= 0 {
+			s.Namespaces[path] = s.Spaces[at]
+		}
+	}
+	mounted, err := mounts()
+	errs = append(errs, err)
+	running, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	errs = append(errs, err)
+	for _, path := range append(mounted, running...) {
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil { // it may be gone by now
+			enter(path, st.Ino)
+		}
+	}
+	return errs
+}
+
+// enter looks into one namespace, and returns its index in Spaces, -1 where there
+// is none.
+func (s *Survey) enter(path string) (int, error) {
+	p, err := Open(path)
+	if err != nil {
+		return -1, err
+	}
+	defer p.Close()
+	if p.Own {
+		return 0, nil
+	}
+	number, err := s.host.namespaceID(p)
+	if err != nil {
+		return -1, err
+	}
+	if at, known := s.numbered[number]; known {
+		s.Spaces[at].Path, s.Spaces[at].Cookie = path, p.Cookie
+		return at, nil
+	}
+	at := s.add(Space{Path: path, Number: number, Cookie: p.Cookie})
+	return at, s.list(p.conn, own, at)
+}
+
+// mounts is where network namespaces are mounted (proc_pid_mountinfo(5)):
+//
+//	590 24 0:4 net:[4026532278] /run/netns/pod rw shared:300 - nsfs nsfs rw
+func mounts() (paths []string, err error) {
+	b, err := os.ReadFile("/proc/thread-self/mountinfo")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[3], "net:[") {
+			paths = append(paths, unescaped.Replace(f[4]))
+		}
+	}
+	return paths, err
+}
+
+// unescaped reads what mountinfo writes in octal.
+var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
