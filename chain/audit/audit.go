@@ -6,8 +6,11 @@ package audit
 
 import (
 	"context"
+	"path/filepath"
+	"runtime"
 	"time"
 
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 )
@@ -58,7 +61,28 @@ type Counts struct {
 }
 
 // Audit looks at the node once. Its error is ctx's: what cannot be read is told
-// as Unread. What vanishes while it looks is no finding.
+// as Unread. What vanishes while it looks is no finding. The calling thread's
+// network namespace is the host's.
 func (n Node) Audit(ctx context.Context, told Told) (Counts, error) {
-	return Counts{}, nil
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	l := newLook(n, told)
+	for _, step := range [...]func(*look, context.Context){
+		(*look).readConflists, (*look).readRecords, (*look).readKernel, (*look).judgeRecords,
+		(*look).readStores, (*look).readRules, (*look).readEntries,
+		(*look).judgeStores, (*look).judgeEnds, (*look).judgeAddresses, (*look).judgeRules, (*look).judgeChecked, (*look).again,
+	} {
+		if ctx.Err() == nil {
+			step(l, ctx)
+		}
+	}
+	return l.counts, ctx.Err()
+}
+
+// dirs is the folders of records.
+func (n Node) dirs() (out []cache.Dir) {
+	for _, state := range n.StateDirs {
+		out = append(out, cache.Dir{Path: filepath.Join(state, "attachments")})
+	}
+	return out
 }

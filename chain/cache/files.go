@@ -103,11 +103,19 @@ func stampOf(st *unix.Stat_t) string {
 	return fmt.Sprintf("%d:%d:%d", st.Dev, st.Ino, st.Ctim.Nano())
 }
 
+// Stamp is that of what is at a path; empty where nothing is.
+func Stamp(path string) string {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil {
+		return ""
+	}
+	return stampOf(&st)
+}
+
 // RemoveFile removes a file of libcni's that is still the one with the stamp. One
 // that is gone, or another by now, is success.
 func RemoveFile(path, stamp string) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); errors.Is(err, unix.ENOENT) || err == nil && stampOf(&st) != stamp {
+	if Stamp(path) != stamp {
 		return nil
 	}
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {

@@ -150,3 +150,14 @@ func (c *Conn) Links() (out []Link, err error) {
 	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) { out = append(out, readLink(body)) })
 	return out, err
 }
+
+// OwnerOf is the attachment that an alias of ours names. hashed tells that it is
+// ours and names none: the names were too long for it.
+func OwnerOf(alias string) (a delegates.Attachment, hashed bool) {
+	owner := Owner(alias)
+	a, ok := parseOwner(owner)
+	if !ok {
+		return delegates.Attachment{}, owner != ""
+	}
+	return a, false
+}

@@ -31,7 +31,7 @@ var imports = map[string]string{
 	"delegates/ptp":        "conflist delegates delegates/masquerade delegates/veth trace",
 	"ipam":                 "chain/lock conflist delegates trace trace/point",
 	"chain/cache":          "delegates trace trace/point",
-	"chain/audit":          "conflist delegates",
+	"chain/audit":          "chain/cache chain/lock conflist delegates delegates/bridge delegates/masquerade delegates/veth ipam",
 	"chain":                "chain/cache delegates trace",
 	"trace/read":           "trace",
 	"trace/ship":           "trace trace/read",

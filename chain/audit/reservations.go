@@ -1,0 +1,244 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/ipam"
+)
+
+// readStores reads those that records and conflists name, and all of the data
+// directories'. What libcni's entries name besides is read when it is met.
+func (l *look) readStores(ctx context.Context) {
+	for _, dataDir := range l.node.DataDirs {
+		dirs, err := ipam.Stores(dataDir)
+		l.unread(IPAM, dataDir, err)
+		for _, dir := range dirs {
+			l.nets.storeAt(dir, filepath.Base(dir))
+		}
+	}
+	for _, s := range l.nets.stores {
+		if ctx.Err() == nil {
+			l.heldIn(s)
+		}
+	}
+}
+
+// heldIn is a store's reservations, read once.
+func (l *look) heldIn(s *store) map[netip.Addr]ipam.Held {
+	if s.held != nil {
+		return s.held
+	}
+	s.held = map[netip.Addr]ipam.Held{}
+	for h, err := range ipam.In(s.dir) {
+		if err != nil {
+			l.unread(IPAM, h.Path, err)
+			continue
+		}
+		l.counts.Reservations++
+		if _, other := s.held[h.Address]; other || !h.Address.IsValid() || h.State == ipam.Strange {
+			s.strange = append(s.strange, h)
+			continue
+		}
+		s.held[h.Address] = h
+		if who := attachment(s, h); h.State == ipam.Reserved && who.IfName == "" {
+			l.bare[begins(who)] = l.bare[begins(who)]
+		}
+	}
+	return s.held
+}
+
+// judgeStores suspects the reservations that stand for nobody who lives.
+func (l *look) judgeStores(ctx context.Context) {
+	for _, s := range l.nets.stores {
+		for a, h := range l.heldIn(s) {
+			if h.State == ipam.Reserved {
+				l.reservation(ctx, s, a, h)
+			} else {
+				l.emptyReservation(ctx, s, h)
+			}
+		}
+		for _, h := range s.strange {
+			l.strange(ctx, s, h)
+		}
+	}
+}
+
+// attachment is whose a reservation is.
+func attachment(s *store, h ipam.Held) delegates.Attachment {
+	return delegates.Attachment{Network: s.network, ContainerID: h.Holder.ContainerID, IfName: h.Holder.IfName}
+}
+
+// about is a finding on a file of a store.
+func about(k Kind, s *store, h ipam.Held) Finding {
+	return Finding{Kind: k, Network: s.network, Address: h.Address, Path: h.Path, Since: h.Changed}
+}
+
+// unchanged tells that a file of a store is as it was.
+func unchanged(h ipam.Held) bool {
+	now, err := ipam.Look(h.Path)
+	return err == nil && now.Stamp == h.Stamp
+}
+
+// emptyReservation suspects a file that keeps an address and names nobody.
+func (l *look) emptyReservation(ctx context.Context, s *store, h ipam.Held) {
+	f := about(EmptyReservation, s, h)
+	f.says(IPAM, "what stands there names nobody")
+	f.says(Kernel, l.placed(h.Address))
+	switch {
+	case !s.ours:
+		f = f.reported(notOurs)
+	case len(l.kernel.Addresses[h.Address]) > 0:
+		f = f.reported("an interface has the address")
+	default:
+		f = f.mendedBy(Repair{Action: RemoveReservation, Address: h.Address, Path: h.Path, Stamp: h.Stamp})
+	}
+	l.suspect(ctx, suspect{Finding: f, stamps: []string{h.Stamp}, still: func(*Finding) bool { return unchanged(h) }})
+}
+
+const notOurs = "no record and no conflist of ours names the store"
+
+// strange suspects a file that is nobody's reservation, or a second one of an
+// address.
+func (l *look) strange(ctx context.Context, s *store, h ipam.Held) {
+	f := about(UnknownOwner, s, h)
+	f.says(IPAM, "the file is no reservation that host-local would make")
+	if h.State != ipam.Strange && h.Address.IsValid() {
+		f.Kind = DuplicateAddress
+		f.Evidence = []Evidence{{IPAM, fmt.Sprintf("two files, this one and %s, are reservations of the address", s.held[h.Address].Path)}}
+	}
+	f = f.reported("it may be somebody's on purpose")
+	l.suspect(ctx, suspect{Finding: f, stamps: []string{h.Stamp}, still: func(*Finding) bool { return unchanged(h) }})
+}
+
+// reservation suspects one of whose holder nobody knows, or whose address no
+// interface has.
+func (l *look) reservation(ctx context.Context, s *store, a netip.Addr, h ipam.Held) {
+	who := attachment(s, h)
+	for _, p := range l.kernel.Addresses[a] {
+		if e := l.endAt(p); e != nil && (e.bridge == "" || l.nets.named(s.network).bridges[e.bridge]) {
+			e.known = true
+		}
+	}
+	if r := l.records[who]; r != nil && r.told {
+		return // goes with its record
+	}
+	knows := l.knows(who)
+	if len(l.held(l.kernel, a, who, knows == nil)) > 0 {
+		return
+	}
+	f := about(LeakedAddress, s, h)
+	f.Attachment = &who
+	f.says(IPAM, fmt.Sprintf("reserved for %s in %s", h.Holder, s.dir))
+	if knows != nil {
+		f.Kind = ReservationWithoutAttachment
+		f.Evidence = append(f.Evidence, knows...)
+	} else {
+		f.says(Records, "no record of "+who.ContainerID)
+		l.alsoSay(&f, who)
+	}
+	f.says(Kernel, l.placed(a))
+	l.suspect(ctx, suspect{
+		Finding: l.released(f, s, who), id: who.ContainerID, stamps: []string{h.Stamp},
+		still: func(*Finding) bool { return unchanged(h) && (knows != nil || !l.appeared(who)) },
+		holds: func(now *veth.Survey) bool { return len(l.held(now, a, who, knows == nil)) == 0 },
+	})
+}
+
+// released says how a reservation that stands for nobody is given back.
+func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
+	net := l.nets.named(s.network)
+	switch {
+	case f.Kind == ReservationWithoutAttachment:
+		return f.reported("somebody knows the container: its DEL, or the end of what speaks for it, comes first")
+	case !s.ours:
+		return f.reported(notOurs)
+	case net.conf == "":
+		return f.reported("no configuration of the network is known")
+	case len(l.kernel.Addresses[f.Address]) > 0:
+		return f.reported("an interface in another namespace has the address")
+	}
+	if who.IfName == "" {
+		who.IfName = "eth0" // of an old host-local: DEL then releases what names the container alone
+	}
+	return f.mendedBy(Repair{Action: Del, Attachment: who, Conf: net.conf})
+}
+
+// held is the interfaces that have a reservation's address. Where nobody knows
+// the holder they speak for it only where the host leads to them, and they are
+// not proven to be another's.
+func (l *look) held(k *veth.Survey, a netip.Addr, who delegates.Attachment, strict bool) (out []veth.Place) {
+	for _, p := range k.Addresses[a] {
+		if strict {
+			e := l.endAt(p)
+			if p.Space != 0 && k.Spaces[p.Space].Number < 0 || e != nil && e.owner.Network != "" && e.owner.ContainerID != who.ContainerID {
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// placed says where an address is.
+func (l *look) placed(a netip.Addr) string {
+	places := l.kernel.Addresses[a]
+	if len(places) == 0 {
+		return "no interface has the address"
+	}
+	var out []string
+	for _, p := range places {
+		out = append(out, l.placeSays(p))
+	}
+	return "the address is on " + strings.Join(out, " and on ")
+}
+
+// placeSays names an interface.
+func (l *look) placeSays(p veth.Place) string {
+	name := p.Label
+	if name == "" {
+		name = fmt.Sprintf("interface %d", p.Index)
+	}
+	switch e := l.endAt(p); {
+	case p.Space == 0:
+		return name + " of the host"
+	case e != nil:
+		return name + " behind " + e.Name
+	}
+	return name + " in " + l.kernel.Spaces[p.Space].Path
+}
+
+// knows is what tells that a container is known, by its id alone; nil where
+// nobody knows it.
+func (l *look) knows(a delegates.Attachment) (out []Evidence) {
+	for _, r := range l.byID[a.ContainerID] {
+		out = append(out, Evidence{Records, fmt.Sprintf("%s is %s", r.Attachment, r.state)})
+	}
+	if l.ids.has(a.ContainerID) || l.damaged.has(entryName(a)) || l.bare[begins(a)] {
+		out = append(out, Evidence{Libcni, "it has an entry of " + a.ContainerID})
+	}
+	if there, says := l.sandbox(a.ContainerID); there {
+		out = append(out, Evidence{Runtime, says})
+	}
+	if e := l.byMark[a.ContainerID]; e != nil {
+		out = append(out, Evidence{Kernel, e.Name + " is its host end"})
+	}
+	return out
+}
+
+// appeared tells that somebody knows of the container by now.
+func (l *look) appeared(a delegates.Attachment) bool {
+	return l.recorded(a) || l.node.entryPath(a) != ""
+}
+
+// recorded tells that an attachment has a record by now.
+func (l *look) recorded(a delegates.Attachment) bool {
+	return slices.ContainsFunc(l.node.dirs(), func(d cache.Dir) bool { return d.Recorded(a) })
+}

@@ -1,0 +1,103 @@
+package audit
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/veth"
+)
+
+// suspect is what seems to be wrong. The sources were not read at one moment, and
+// operations go on meanwhile: it is a finding if it is still so at the end.
+type suspect struct {
+	Finding
+	id     string                  // of the container it is about; empty where it is about none
+	stamps []string                // see identify
+	still  func(*Finding) bool     // the thing itself is there as it was; it may add what it reads
+	holds  func(*veth.Survey) bool // and the kernel tells the same; nil where that was not asked
+}
+
+// maxSuspects bounds how many are kept for the end: more are looked at again
+// before it.
+const maxSuspects = 10_000
+
+// patience bounds the wait for operations that were at work.
+const patience = 2 * time.Second
+
+// suspect keeps one.
+func (l *look) suspect(ctx context.Context, s suspect) {
+	if l.node.Network != "" && s.Network != l.node.Network {
+		return
+	}
+	if l.suspects = append(l.suspects, s); len(l.suspects) >= maxSuspects {
+		l.again(ctx)
+	}
+}
+
+// again looks once more at everything suspected so far. What an operation had
+// half made or half removed at the first look has been finished by now: those
+// that were at work are waited for. Then the thing is looked at, the operations,
+// the kernel, and the thing once more. An operation that began or ended in
+// between is seen by one of them, whatever the order of its steps.
+func (l *look) again(ctx context.Context) {
+	if len(l.suspects) == 0 {
+		return
+	}
+	settle(ctx)
+	l.rulesNow = nil
+	all := slices.DeleteFunc(l.suspects, func(s suspect) bool { return !s.still(&s.Finding) })
+	if len(all) > 0 {
+		busy := ids(delegates.Busy())
+		all = slices.DeleteFunc(all, func(s suspect) bool { return busy[""] || s.id != "" && busy[s.id] })
+	}
+	if slices.ContainsFunc(all, func(s suspect) bool { return s.holds != nil }) {
+		now, _ := veth.Take(l.paths()) // what cannot be read was told at the first look
+		all = slices.DeleteFunc(all, func(s suspect) bool { return s.holds != nil && !s.holds(now) })
+	}
+	for _, s := range all {
+		if s.still(&s.Finding) && ctx.Err() == nil {
+			l.tell(s.Finding.identify(s.stamps...))
+		}
+	}
+	clear(l.suspects)
+	l.suspects = l.suspects[:0]
+}
+
+// ids is the containers that plugins are at work for; "" stands for any.
+func ids(all []delegates.Running) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range all {
+		out[r.ContainerID] = true
+	}
+	return out
+}
+
+// settle waits for the plugins that are at work, but not for long.
+func settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, r := range delegates.Busy() {
+		for !r.Over() && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+}
+
+func (l *look) tell(f Finding) {
+	l.counts.Findings++
+	if l.told.Finding != nil {
+		l.told.Finding(f)
+	}
+}
+
+// unread tells of a source that could not be looked at.
+func (l *look) unread(s Source, path string, err error) {
+	if err != nil && l.told.Unread != nil {
+		l.told.Unread(Unread{s, path, err})
+	}
+}
