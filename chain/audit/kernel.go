@@ -63,6 +63,10 @@ func (l *look) orphan(ctx context.Context, e *end) {
 		if conf == "" {
 			conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"tracewire"}`, e.owner.Network)
 		}
+		if l.spoken(e.owner) {
+			f = f.reported("its record is lost, and it may live: libcni or the runtime knows it")
+			break
+		}
 		f = f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: conf})
 	case e.hashed:
 		f = f.reported("its alias is a hash: whose it was is not known")
@@ -77,9 +81,15 @@ func (l *look) orphan(ctx context.Context, e *end) {
 	})
 }
 
-// has tells that a host end is still there, as it was.
+// spoken tells that libcni or the runtime knows of an attachment.
+func (l *look) spoken(a delegates.Attachment) bool {
+	there, _ := l.sandbox(a.ContainerID)
+	return there || l.node.entryPath(a) != ""
+}
+
+// has tells that a host end is still there, as it was, and does not go just now.
 func has(k *veth.Survey, e *end) bool {
-	return slices.ContainsFunc(k.Links, func(i veth.Link) bool {
+	return !k.Dying(e.Link) && slices.ContainsFunc(k.Links, func(i veth.Link) bool {
 		return i.Index == e.Index && i.Name == e.Name && i.Alias == e.Alias && i.Master == e.Master && i.Peer == e.Peer && i.PeerNS == e.PeerNS
 	})
 }
@@ -256,11 +266,15 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 		f.says(Records, "no record of it")
 		l.alsoSay(&f, r.Attachment)
 	}
-	f.Evidence = append([]Evidence{{Rules, r.What + " " + r.Name}}, f.Evidence...)
+	says := r.What + " " + r.Name
+	if r.What == "table" {
+		says += " of network " + r.Network
+	}
+	f.Evidence = append([]Evidence{{Rules, says}}, f.Evidence...)
 	f.says(Kernel, "no interface is known to be its attachment's")
 	l.suspect(ctx, suspect{
 		Finding: l.unruled(f, r), id: r.ContainerID,
-		still: func(*Finding) bool { return r.ContainerID == "" || !l.appeared(r.Attachment) },
+		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
 		holds: func(*veth.Survey) bool { return l.ruleIsThere(ctx, r) },
 	})
 }

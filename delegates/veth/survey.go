@@ -55,7 +55,11 @@ func Take(paths []string) (s *Survey, errs []error) {
 	errs = append(errs, err, s.list(host, own, 0))
 	for _, l := range s.Links {
 		if _, known := s.numbered[l.PeerNS]; l.PeerNS >= 0 && !known {
-			errs = append(errs, s.list(host, l.PeerNS, s.add(Space{Number: l.PeerNS})))
+			err := s.list(host, l.PeerNS, s.add(Space{Number: l.PeerNS}))
+			if errors.Is(err, unix.EINVAL) {
+				s.numbered[l.PeerNS], err = -1, nil
+			}
+			errs = append(errs, err)
 		}
 	}
 	errs = append(errs, s.visit(paths)...)
@@ -63,16 +67,18 @@ func Take(paths []string) (s *Survey, errs []error) {
 }
 
 // Peer is the index in Spaces of the namespace that has a pair's other end; -1
-// where it has none that is known.
+// where it has none, or one that the kernel is about to remove, with the pair.
 func (s *Survey) Peer(l Link) int {
-	if l.PeerNS < 0 {
-		return -1
+	if at, known := s.numbered[l.PeerNS]; known {
+		return at
 	}
-	i, ok := s.numbered[l.PeerNS]
-	if !ok {
-		return -1
-	}
-	return i
+	return -1
+}
+
+// Dying tells that nobody holds the namespace of a pair's other end any more.
+func (s *Survey) Dying(l Link) bool {
+	at, known := s.numbered[l.PeerNS]
+	return known && at < 0
 }
 
 func (s *Survey) add(space Space) int {
@@ -84,7 +90,7 @@ func (s *Survey) add(space Space) int {
 }
 
 // list adds the addresses of a namespace: the connection's own, or another by
-// its number. One that went meanwhile has none.
+// its number. EINVAL tells that no such one is held.
 func (s *Survey) list(c *Conn, namespace, space int) error {
 	var m batch
 	m.Add("list addresses", unix.RTM_GETADDR, 0)
@@ -108,9 +114,6 @@ func (s *Survey) list(c *Conn, namespace, space int) error {
 	})
 	for _, f := range all {
 		s.Addresses[f.Addr] = append(s.Addresses[f.Addr], f.Place)
-	}
-	if namespace != own && errors.Is(err, unix.EINVAL) {
-		return nil
 	}
 	return err
 }
@@ -187,7 +190,7 @@ func (s *Survey) enter(path string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if at, known := s.numbered[number]; known {
+	if at := s.numbered[number]; at > 0 {
 		s.Spaces[at].Path, s.Spaces[at].Cookie = path, p.Cookie
 		return at, nil
 	}

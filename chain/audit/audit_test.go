@@ -1,0 +1,306 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/masquerade"
+)
+
+func TestHealthy(t *testing.T) {
+	for name, list := range map[string]string{"ours": ours, "theirs": theirs} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, list, 2)
+			w.expect(w.look())
+		})
+	}
+}
+
+// begin begins a record as a process that was killed left it.
+func (w *world) begin(in cache.Intent, lines ...func(*cache.Journal) error) {
+	w.t.Helper()
+	d := cache.Dir{Path: w.Dir + "/state/attachments"}
+	j, err := d.Begin(in, time.Now())
+	w.must(err)
+	for _, l := range lines {
+		w.must(l(j))
+	}
+	w.must(j.Close())
+}
+
+func intent(id, boot string) cache.Intent {
+	return cache.Intent{Attachment: delegates.Attachment{Network: "net", ContainerID: id, IfName: "eth0"}, Conf: []byte(`{"name":"net","type":"tracewire"}`), Boot: boot, NetNS: "/none"}
+}
+
+// port makes a pair whose one end is a port of a bridge, and the other in a pod's
+// namespace.
+func (w *world) port(name, bridge, pod string) {
+	w.t.Helper()
+	p, err := w.Pod(pod)
+	w.must(err)
+	b, err := netlink.LinkByName(bridge)
+	w.must(err)
+	w.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: b.Attrs().Index}, PeerName: "eth0", PeerNamespace: netlink.NsFd(p.Fd())}))
+}
+
+// rename makes a pod's path lead to another pod's namespace.
+func (w *world) lead(pod, to string) {
+	w.t.Helper()
+	target, err := os.Readlink(w.PodPath(to))
+	w.must(err)
+	w.must(os.Remove(w.PodPath(pod)))
+	w.must(os.Symlink(target, w.PodPath(pod)))
+}
+
+// plants is what is wrong on a node of ours with the pods p0 (10.213.0.2) and p1,
+// and all that is found then. A text after a bar is part of the evidence.
+var plants = []struct {
+	name  string
+	plant func(*world)
+	want  []string
+}{
+	{"a reservation of nobody", func(w *world) { w.put("ipam/net/10.213.0.9", "gone\r\neth0") },
+		[]string{"leaked-address 10.213.0.9 del | ipam: reserved for gone eth0 | records: no record of gone | libcni: no entry | runtime: not asked | kernel: no interface has the address"}},
+	{"a reservation of nobody, as an old host-local wrote it", func(w *world) { w.put("ipam/net/10.213.0.9", "gone") },
+		[]string{"leaked-address 10.213.0.9 del | ipam: reserved for gone in"}},
+	{"a reservation of nobody in another's store", func(w *world) {
+		w.put("networks/other/10.1.0.9", "gone\r\neth0")
+		w.put("networks/other/10.1.0.10", "")
+	}, []string{"empty-reservation 10.1.0.10 reported", "leaked-address 10.1.0.9 reported"}},
+	{"a reservation of a sandbox", func(w *world) {
+		w.put("ipam/net/10.213.0.9", "s1\r\neth0")
+		w.sandboxes = []Sandbox{{ID: "s1"}, {ID: "p0", Ready: true}, {ID: "p1", Ready: true}}
+	}, []string{"reservation-without-attachment 10.213.0.9 reported | runtime: sandbox s1 is not ready"}},
+	{"a reservation and a damaged entry, which claims by its name", func(w *world) {
+		w.put("ipam/net/10.213.0.9", "a-b\r\neth0-1")
+		w.put("cache/results/net-a-b-eth0-1", "")
+		w.put("ipam/net/10.213.0.10", "c-d")
+		w.put("cache/results/net-c-d-eth7", "{")
+	}, []string{
+		"broken-libcni-entry @DIR@/cache/results/net-a-b-eth0-1 remove-libcni-entry",
+		"broken-libcni-entry @DIR@/cache/results/net-c-d-eth7 remove-libcni-entry",
+		"reservation-without-attachment 10.213.0.10 reported | libcni: it has an entry of c-d",
+		"reservation-without-attachment 10.213.0.9 reported | libcni: it has an entry of a-b",
+	}},
+	{"a pod that lost its address", func(w *world) { w.give("p0", "10.213.0.2/24", netlink.AddrDel) },
+		[]string{"reservation-without-attachment 10.213.0.2 reported | records: net/p0:eth0 is attached | kernel: no interface has the address"}},
+	{"a store that was wiped", func(w *world) { w.remove("ipam") }, []string{
+		"attachment-without-reservation 10.213.0.2 reserve | records: net/p0:eth0 is attached with it | ipam: no reservation in",
+		"attachment-without-reservation 10.213.0.3 reserve",
+	}},
+	{"a store and records that were wiped", func(w *world) { w.remove("ipam", "state") }, []string{
+		"attachment-without-reservation 10.213.0.2 reserve | libcni: p0 has 10.213.0.2",
+		"attachment-without-reservation 10.213.0.3 reserve | libcni: p1 has 10.213.0.3",
+		"orphan-veth net/p0:eth0 reported | records: no record of it | libcni: an entry in",
+		"orphan-veth net/p1:eth0 reported",
+	}},
+	{"two pods with one address", func(w *world) { w.give("p1", "10.213.0.2/24", netlink.AddrAdd) },
+		[]string{"duplicate-address 10.213.0.2 reported | kernel: the address is on eth0 behind veth"}},
+	{"an address that is reserved for another", func(w *world) { w.put("ipam/net/10.213.0.2", "other\r\neth0") }, []string{
+		"duplicate-address 10.213.0.2 reported | records: net/p0:eth0 is attached with it | ipam: it is reserved for other eth0",
+		"leaked-address 10.213.0.2 reported | records: no record of other",
+	}},
+	{"two records of one address", func(w *world) {
+		for _, id := range []string{"c1", "c2"} {
+			in := intent(id, cache.BootID())
+			in.NetNS = w.PodPath("p0")
+			r := &types100.Result{IPs: []*types100.IPConfig{{Address: net.IPNet{IP: net.IPv4(10, 213, 0, 50), Mask: net.CIDRMask(24, 32)}}}}
+			w.begin(in, func(j *cache.Journal) error { return errors.Join(j.Reserved(r), j.Result(r)) })
+		}
+	}, []string{"duplicate-address 10.213.0.50 reported | records: net/c1:eth0 has it | records: net/c2:eth0 has it"}},
+	{"two files of one address", func(w *world) {
+		w.put("ipam/net/fd00::9", "p0\r\neth0")
+		w.put("ipam/net/fd00:0::9", "p0\r\neth0")
+	}, []string{"duplicate-address fd00::9 reported | ipam: two files", "reservation-without-attachment fd00::9 reported"}},
+	{"files that name nobody", func(w *world) {
+		w.put("ipam/net/10.213.0.9", "")
+		w.put("ipam/net/10.213.0.10", strings.Repeat("\x00", 12))
+		w.put("ipam/net/10.213.0.11", "\x01\x02")
+	}, []string{
+		"empty-reservation 10.213.0.10 remove-reservation", "empty-reservation 10.213.0.11 remove-reservation | ipam: whom the file names cannot be read",
+		"empty-reservation 10.213.0.9 remove-reservation | ipam: the file names nobody",
+	}},
+	{"files that are none of host-local's", func(w *world) {
+		w.put("ipam/net/README", "keep out")
+		w.put("ipam/net/10.213.0.9", "kept for the printer")
+		w.must(os.Mkdir(w.Dir+"/ipam/net/10.213.0.10", 0o755))
+		w.must(os.Symlink("/dev/zero", w.Dir+"/ipam/net/10.213.0.11"))
+	}, []string{
+		"unknown-owner 10.213.0.10 reported", "unknown-owner 10.213.0.11 reported", "unknown-owner 10.213.0.9 reported",
+		"unknown-owner @DIR@/ipam/net/README reported | ipam: the file is no reservation",
+	}},
+	{"records that are lost", func(w *world) {
+		w.remove("state/attachments/net/p0:eth0", "cache/results/net-p0-eth0", "state/attachments/net/p1:eth0", "cache/results/net-p1-eth0")
+	}, []string{"orphan-veth net/p0:eth0 del | kernel: alias \"tracewire:net/p0:eth0\" | records: no record of it", "orphan-veth net/p1:eth0 del"}},
+	{"ports of nobody", func(w *world) {
+		w.port("one", "tb0", "x")
+		w.port("two", "tb0", "y")
+	}, []string{"unknown-owner one reported | kernel: one is a port of tb0 | libcni: no entry", "unknown-owner two reported"}},
+	{"a namespace that is gone", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
+		"stale-libcni-entry net/p0:eth0 reported | libcni: p0 on eth0 | namespaces: no network namespace is at | runtime: not asked",
+		"stale-record net/p0:eth0 del | records: attached in | namespaces: no network namespace is at",
+	}},
+	{"a host end that is gone", func(w *world) {
+		w.must(w.In("p0", func() error {
+			l, err := netlink.LinkByName("eth0")
+			w.must(err)
+			return netlink.LinkDel(l)
+		}))
+	}, []string{"stale-record net/p0:eth0 del | records: attached in | kernel: it has no host end | libcni: an entry in"}},
+	{"operations that did not end", func(w *world) {
+		w.begin(intent("c1", cache.BootID()))
+		w.begin(intent("c2", cache.BootID()), func(j *cache.Journal) error { return j.Deleting(cache.Operation{Name: "cni.DEL"}) })
+	}, []string{"interrupted-operation net/c1:eth0 del | records: interrupted in", "interrupted-operation net/c2:eth0 del | records: deleting in"}},
+	{"records of an earlier boot", func(w *world) {
+		w.begin(intent("c1", "before"))
+		w.begin(intent("c2", "before"), func(j *cache.Journal) error { return j.Result(nil) })
+		w.put("ipam/net/10.213.0.9", "c1\r\neth0")
+	}, []string{"earlier-boot net/c1:eth0 del | records: interrupted in | kernel: this boot is", "earlier-boot net/c2:eth0 del | records: attached in"}},
+	{"records that cannot be read", func(w *world) {
+		w.put("state/attachments/net/c1:eth0", "")
+		w.put("state/attachments/net/c2:eth0", strings.Repeat("x", 4096))
+		w.must(os.Mkdir(w.Dir+"/state/attachments/net/c3:eth0", 0o700))
+	}, []string{
+		"broken-record net/c1:eth0 quarantine-record | records: 0 bytes cannot be read", "broken-record net/c2:eth0 quarantine-record | records: 4096 bytes",
+		"broken-record net/c3:eth0 quarantine-record",
+	}},
+	{"paths that lead elsewhere", func(w *world) {
+		w.lead("p0", "p1")
+	}, []string{"namespace-changed net/p0:eth0 del | namespaces: leads to the one with the cookie"}},
+	{"entries that cannot be read", func(w *world) {
+		w.put("cache/results/net-c1-eth0", `{"kind":`)
+		w.must(os.Mkdir(w.Dir+"/cache/results/what", 0o755))
+		w.put("cache/results/net-p0-eth0", "")
+	}, []string{
+		"broken-libcni-entry @DIR@/cache/results/net-c1-eth0 remove-libcni-entry | libcni: unexpected end of JSON input",
+		"broken-libcni-entry @DIR@/cache/results/net-p0-eth0 reported",
+		"broken-libcni-entry @DIR@/cache/results/what remove-libcni-entry | libcni: is no regular file",
+	}},
+	{"entries whose namespace is gone", func(w *world) {
+		w.put("cache/results/x-c1-eth0", `{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"x","netns":"/none"}`)
+		w.put("cache/results/cni-loopback-c1-lo", `{"kind":"cniCacheV1","containerId":"c1","ifName":"lo","networkName":"cni-loopback","netns":"/none"}`)
+	}, []string{"stale-libcni-entry x/c1:eth0 remove-libcni-entry | runtime: not asked"}},
+	{"the loopback's entries, which runtimes leave behind", func(w *world) {
+		w.put("cache/results/cni-loopback-c1-lo", `{"kind":"cniCacheV1","containerId":"c1","ifName":"lo","networkName":"cni-loopback","netns":"/none"}`)
+		w.put("cache/results/cni-loopback-c2-lo", `{"kind":"cniCacheV1","containerId":"c2","ifName":"lo","networkName":"cni-loopback","netns":"/none"}`)
+		w.sandboxes = []Sandbox{{ID: "c2"}, {ID: "p0"}, {ID: "p1"}}
+	}, []string{"stale-libcni-entry cni-loopback/c1:lo remove-libcni-entry | runtime: no sandbox c1"}},
+	{"tables of networks that are no more", func(w *world) {
+		for _, name := range []string{"old", strings.Repeat("long", 30)} {
+			r := masquerade.Rules{Network: name, Bridge: "br", Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+			w.must(r.Ensure(w.t.Context(), nil))
+		}
+	}, []string{
+		"stale-masquerade tracewire_cba06b5736faf67e_7566b9696f6f4587 reported | rules: table tracewire_cba06b5736faf67e_7566b9696f6f4587 of network old",
+		"stale-masquerade tracewire_cc8458d7cacc359f_7566b9696f6f4587 reported",
+	}},
+	{"chains of containers that are no more", func(w *world) {
+		for _, id := range []string{"c1", "c2"} {
+			c := masquerade.Chains{Network: "net", ContainerID: id, IfName: "eth0"}
+			w.must(c.Ensure(w.t.Context(), []netip.Prefix{netip.MustParsePrefix("10.213.0.9/24")}))
+		}
+	}, []string{"stale-masquerade net/c1: del | rules: chain CNI-", "stale-masquerade net/c2: del"}},
+}
+
+func TestPlants(t *testing.T) {
+	for _, tt := range plants {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, ours, 2)
+			tt.plant(w)
+			w.found(tt.want)
+		})
+	}
+}
+
+// found compares what an audit finds, and what the sources say of it.
+func (w *world) found(lines []string) {
+	w.t.Helper()
+	found := w.look()
+	want := make([]string, len(lines))
+	for i, line := range lines {
+		parts := strings.Split(line, " | ")
+		want[i] = parts[0]
+		if i < len(found) {
+			w.evident(found[i], parts[1:])
+		}
+	}
+	w.expect(found, want...)
+}
+
+// others is what is wrong on a node that never had our plugin, with the pods p0
+// (10.214.0.2) and p1, and all that is found then.
+var others = []struct {
+	name  string
+	plant func(*world)
+	want  []string
+}{
+	{"reservations of nobody", func(w *world) {
+		w.put("networks/ref/10.214.0.9", "gone\r\neth0")
+		w.put("networks/ref/10.214.0.10", "gone-too")
+	}, []string{"leaked-address 10.214.0.10 reported | ipam: reserved for gone-too", "leaked-address 10.214.0.9 reported"}},
+	{"files that name nobody", func(w *world) { w.put("networks/ref/10.214.0.9", "") }, []string{"empty-reservation 10.214.0.9 reported"}},
+	{"a pod that went without a DEL", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
+		"reservation-without-attachment 10.214.0.2 reported | libcni: it has an entry of p0 | kernel: no interface has the address",
+		"stale-libcni-entry ref/p0:eth0 remove-libcni-entry",
+		"stale-masquerade ref/p0:eth0 reported | rules: rule ",
+	}},
+	{"a pod of which rules and a reservation are left", func(w *world) {
+		w.must(w.RemovePod("p0"))
+		w.remove("cache/results/ref-p0-eth0")
+	}, []string{
+		"leaked-address 10.214.0.2 reported | libcni: no entry",
+		"stale-masquerade ref/p0:eth0 reported",
+	}},
+	{"a pod of which rules are left", func(w *world) {
+		w.must(w.RemovePod("p0"))
+		w.remove("cache/results/ref-p0-eth0", "networks/ref/10.214.0.2")
+	}, []string{"stale-masquerade ref/p0:eth0 remove-rule | records: no record of it | libcni: no entry | runtime: not asked"}},
+	{"an entry that is lost, and its pod lives", func(w *world) { w.remove("cache/results/ref-p0-eth0") }, nil},
+	{"a reservation that is lost", func(w *world) { w.remove("networks/ref/10.214.0.2") },
+		[]string{"attachment-without-reservation 10.214.0.2 reported | libcni: p0 has 10.214.0.2"}},
+	{"a pod of which nobody tells", func(w *world) { w.remove("networks/ref/10.214.0.2", "cache/results/ref-p0-eth0") },
+		[]string{"stale-masquerade ref/p0:eth0 remove-rule", "unknown-owner veth reported"}},
+	{"two pods with one address", func(w *world) { w.give("p1", "10.214.0.2/24", netlink.AddrAdd) },
+		[]string{"duplicate-address 10.214.0.2 reported"}},
+	{"an entry that cannot be read", func(w *world) { w.put("cache/results/ref-p0-eth0", "") },
+		[]string{"broken-libcni-entry @DIR@/cache/results/ref-p0-eth0 reported"}},
+}
+
+func TestOthers(t *testing.T) {
+	for _, tt := range others {
+		for _, conflists := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, conflists %t", tt.name, conflists), func(t *testing.T) {
+				w := newWorld(t, theirs, 2)
+				w.conflists = conflists
+				tt.plant(w)
+				w.found(tt.want)
+			})
+		}
+	}
+}
+
+// evident looks for each part in what the sources say.
+func (w *world) evident(f Finding, parts []string) {
+	w.t.Helper()
+	for _, part := range parts {
+		source, says, _ := strings.Cut(part, ": ")
+		there := false
+		for _, e := range f.Evidence {
+			there = there || string(e.Source) == source && strings.Contains(e.Says, says)
+		}
+		if !there {
+			w.t.Errorf("no source says %q: %s", part, w.full(f))
+		}
+	}
+}

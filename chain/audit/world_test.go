@@ -1,0 +1,182 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
+)
+
+const (
+	ours = `{"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "tracewire", "bridge": "tb0", "isGateway": true, "ipMasq": true,
+		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.213.0.0/24"}]]},
+		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log"}}}]}`
+	theirs = `{"cniVersion": "1.0.0", "name": "ref", "plugins": [{"type": "bridge", "bridge": "rb0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables",
+		"ipam": {"type": "host-local", "dataDir": "@DIR@/networks", "ranges": [[{"subnet": "10.214.0.0/24"}]]}},
+		{"type": "portmap", "capabilities": {"portMappings": true}}]}`
+)
+
+// world is a node with a network, whose pods p0 and p1 are attached to it.
+type world struct {
+	*attach.Node
+	t         *testing.T
+	sandboxes []Sandbox
+	conflists bool // the node has the list
+	list      string
+}
+
+// newWorld makes a node. Its boot has no other id than the machine's.
+func newWorld(t *testing.T, list string, pods int) *world {
+	t.Helper()
+	bin, reference := os.Getenv("TRACEWIRE_BIN"), os.Getenv("TRACEWIRE_REFERENCE")
+	if bin == "" || reference == "" {
+		t.Skip("needs the program tracewire: run make test")
+	}
+	netns.Enter(t)
+	n, err := attach.NewNode(t.TempDir(), bin, reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	w := &world{Node: n, t: t, conflists: true, list: strings.ReplaceAll(list, attach.Dir, n.Dir)}
+	w.must(n.Load([]byte(list)))
+	for i := range pods {
+		w.add(fmt.Sprintf("p%d", i))
+	}
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) attachment(pod string) attach.Attachment {
+	return attach.Attachment{ContainerID: pod, IfName: "eth0", NetNS: w.PodPath(pod)}
+}
+
+// add attaches a pod.
+func (w *world) add(pod string) {
+	w.t.Helper()
+	_, err := w.Pod(pod)
+	w.must(err)
+	_, err = w.Add(w.t.Context(), w.attachment(pod))
+	w.must(err)
+}
+
+// node is where the audit looks.
+func (w *world) node() Node {
+	w.t.Helper()
+	n := Node{
+		Boot: cache.BootID(), StateDirs: []string{w.Dir + "/state"}, CacheDirs: []string{w.Dir + "/cache/results"},
+		DataDirs: []string{w.Dir + "/networks"}, Sandboxes: w.sandboxes,
+	}
+	if w.conflists {
+		entries, err := conflist.Entries("net.conflist", []byte(w.list))
+		w.must(err)
+		n.Conflists = entries
+	}
+	return n
+}
+
+// look is one audit.
+func (w *world) look() (found []Finding) {
+	w.t.Helper()
+	_, err := w.node().Audit(w.t.Context(), Told{
+		Finding: func(f Finding) { found = append(found, f) },
+		Unread:  func(u Unread) { w.t.Errorf("unread: %v", u) },
+	})
+	w.must(err)
+	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(w.line(a), w.line(b)) })
+	return found
+}
+
+// line is a finding as a line: kind, what it is about, and whether it is mended.
+func (w *world) line(f Finding) string {
+	fix := "reported"
+	if f.Repair != nil {
+		fix = string(f.Repair.Action)
+	}
+	about := f.About()
+	if strings.HasPrefix(about, "veth") { // the reference's are random
+		about = "veth"
+	}
+	return w.Normal(fmt.Sprintf("%s %s %s", f.Kind, about, fix))
+}
+
+// full is a finding with its evidence, for who reads the test's output.
+func (w *world) full(f Finding) string {
+	b, err := json.MarshalIndent(f, "", "  ")
+	w.must(err)
+	return w.Normal(string(b))
+}
+
+// expect compares the findings' lines, the node's folder replaced.
+func (w *world) expect(found []Finding, want ...string) {
+	w.t.Helper()
+	var got []string
+	for _, f := range found {
+		got = append(got, w.line(f))
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("found\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		for _, f := range found {
+			w.t.Log(w.full(f))
+		}
+	}
+}
+
+// put writes a file below the node's folder.
+func (w *world) put(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.Dir, name)
+	w.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	w.must(os.WriteFile(path, []byte(content), 0o600))
+}
+
+// remove removes files below the node's folder.
+func (w *world) remove(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		w.must(os.RemoveAll(filepath.Join(w.Dir, name)))
+	}
+}
+
+// give gives the pod's interface an address, or takes it.
+func (w *world) give(pod, address string, do func(netlink.Link, *netlink.Addr) error) {
+	w.t.Helper()
+	w.must(w.In(pod, func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		a, err := netlink.ParseAddr(address)
+		if err != nil {
+			return err
+		}
+		return do(l, a)
+	}))
+}
+
+// plugin runs a plugin of the list's first entry, and kills it with ctx.
+func (w *world) plugin(ctx context.Context, verb string, a attach.Attachment) error {
+	program, stdin, err := w.First(nil)
+	if err != nil {
+		return err
+	}
+	_, err = w.Run(ctx, program, stdin, w.Environment(verb, a))
+	return err
+}
