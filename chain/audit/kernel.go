@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
@@ -104,8 +106,38 @@ func (l *look) unknownPort(ctx context.Context, n *network, e *end) {
 	f = f.reported("it does not prove to be ours")
 	l.suspect(ctx, suspect{
 		Finding: f, stamps: []string{fmt.Sprint(e.Index)}, still: func(*Finding) bool { return true },
-		holds: func(now *veth.Survey) bool { return has(now, e) },
+		holds: func(now *veth.Survey) bool { return has(now, e) && !l.leased(now, n, e) && !l.hostsByNow().has(e.Name) },
 	})
+}
+
+// leased tells that an address of the pod behind a host end is reserved by now.
+func (l *look) leased(k *veth.Survey, n *network, e *end) bool {
+	for a := range k.Addresses {
+		if !onPeer(k, a, e) {
+			continue
+		}
+		for _, s := range n.stores {
+			if h, err := ipam.Look(filepath.Join(s.dir, a.String())); err == nil && h.State == ipam.Reserved {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hostsByNow is the host ends that libcni tells of at the end, read once for all
+// suspects.
+func (l *look) hostsByNow() hashes {
+	if l.hostsNow.set != nil {
+		return l.hostsNow
+	}
+	l.hostsNow = newHashes()
+	for f := range cache.Files(l.node.CacheDirs...) {
+		for _, name := range f.Host {
+			l.hostsNow.add(name)
+		}
+	}
+	return l.hostsNow
 }
 
 // judgeAddresses suspects those that two pods of one bridge or network have, or
@@ -273,7 +305,7 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 	f.Evidence = append([]Evidence{{Rules, says}}, f.Evidence...)
 	f.says(Kernel, "no interface is known to be its attachment's")
 	l.suspect(ctx, suspect{
-		Finding: l.unruled(f, r), id: r.ContainerID,
+		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
 		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
 		holds: func(*veth.Survey) bool { return l.ruleIsThere(ctx, r) },
 	})
@@ -306,7 +338,7 @@ func (l *look) ruleIsThere(ctx context.Context, r *rule) bool {
 	if l.rulesNow == nil {
 		l.rulesNow = lookAgain(ctx)
 	}
-	return l.rulesNow[r.Name]
+	return l.rulesNow[r.Found]
 }
 
 // judgeChecked hands on what CHECK found.

@@ -31,8 +31,9 @@ type look struct {
 	marked map[delegates.Attachment]*end
 	byMark map[string]*end // host ends by the container that their alias names
 
-	rules    map[string][]*rule // by mark
-	rulesNow map[string]bool    // names, at the end
+	rules    map[string][]*rule        // by mark
+	rulesNow map[masquerade.Found]bool // at the end
+	hostsNow hashes                    // names of host ends that libcni tells of, at the end
 
 	ids, damaged hashes          // container ids of libcni's entries; names of files that claim by their names
 	bare         map[string]bool // of reservations without an interface name, how such a file's name begins: whether there is one
@@ -191,14 +192,14 @@ func (l *look) readRules(ctx context.Context) {
 	}
 }
 
-// lookAgain is the names of the rules that are there by now.
-func lookAgain(ctx context.Context) map[string]bool {
+// lookAgain is the rules that are there by now.
+func lookAgain(ctx context.Context) map[masquerade.Found]bool {
 	all, _ := masquerade.Look(ctx) // what cannot be read was told at the first look
-	names := map[string]bool{}
+	out := map[masquerade.Found]bool{}
 	for _, f := range all {
-		names[f.Name] = true
+		out[f] = true
 	}
-	return names
+	return out
 }
 
 // claims marks the rules that are of an attachment.

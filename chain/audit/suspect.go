@@ -39,30 +39,37 @@ func (l *look) suspect(ctx context.Context, s suspect) {
 // again looks once more at everything suspected so far. What an operation had
 // half made or half removed at the first look has been finished by now: those
 // that were at work are waited for. Then the thing is looked at, the operations,
-// the kernel, and the thing once more. An operation that began or ended in
-// between is seen by one of them, whatever the order of its steps.
+// the kernel, the operations and the thing once more. An operation that began or
+// ended in between is seen by one of them, whatever the order of its steps.
 func (l *look) again(ctx context.Context) {
 	if len(l.suspects) == 0 {
 		return
 	}
 	settle(ctx)
-	l.rulesNow = nil
+	l.rulesNow, l.hostsNow = nil, hashes{}
 	all := slices.DeleteFunc(l.suspects, func(s suspect) bool { return !s.still(&s.Finding) })
-	if len(all) > 0 {
-		busy := ids(delegates.Busy())
-		all = slices.DeleteFunc(all, func(s suspect) bool { return busy[""] || s.id != "" && busy[s.id] })
-	}
+	all = idle(all)
 	if slices.ContainsFunc(all, func(s suspect) bool { return s.holds != nil }) {
 		now, _ := veth.Take(l.paths()) // what cannot be read was told at the first look
 		all = slices.DeleteFunc(all, func(s suspect) bool { return s.holds != nil && !s.holds(now) })
 	}
-	for _, s := range all {
+	for _, s := range idle(all) {
 		if s.still(&s.Finding) && ctx.Err() == nil {
 			l.tell(s.Finding.identify(s.stamps...))
 		}
 	}
 	clear(l.suspects)
 	l.suspects = l.suspects[:0]
+}
+
+// idle is those of whose container no plugin is at work. A GC may be at work for
+// any.
+func idle(all []suspect) []suspect {
+	if len(all) == 0 {
+		return nil
+	}
+	busy := ids(delegates.Busy())
+	return slices.DeleteFunc(all, func(s suspect) bool { return busy[""] || s.id != "" && busy[s.id] })
 }
 
 // ids is the containers that plugins are at work for; "" stands for any.

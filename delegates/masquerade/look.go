@@ -15,6 +15,8 @@ import (
 type Found struct {
 	What string // "table", "chain" or "rule"
 	Name string // of the table or chain; the rule's comment
+	// Handle is a rule's: one that is made anew has another. 0 for what has none.
+	Handle uint64
 	// Mark is one of Marks of each attachment that it may be of.
 	Mark string
 	// Attachment is what can be read: of a table the network, of a chain no IfName.
@@ -54,7 +56,7 @@ func lookNft() (all []Found, err error) {
 	for _, r := range rules {
 		mark, told, _ := strings.Cut(r.Comment, ", ")
 		if len(mark) == len(referenceComment(delegates.Attachment{})) {
-			all = append(all, Found{What: "rule", Name: r.Comment, Mark: mark, Attachment: readComment(mark, told)})
+			all = append(all, Found{What: "rule", Name: r.Comment, Handle: r.Handle, Mark: mark, Attachment: readComment(mark, told)})
 		}
 	}
 	return all, errors.Join(errOwn, errRules)

@@ -1,0 +1,56 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tracewire/tracewire/test/attach"
+)
+
+// TestChurn: nothing is wrong on a node that is at work, and nothing is found,
+// however its operations and the looks fall together.
+func TestChurn(t *testing.T) {
+	lists := map[string]string{"ours": ours, "theirs": theirs, "theirs, iptables": strings.Replace(theirs, "nftables", "iptables", 1)}
+	for name, list := range lists {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, list, 2)
+			var running sync.WaitGroup
+			var over atomic.Int64
+			const workers, turns = 4, 12
+			for i := range workers {
+				pod := fmt.Sprintf("w%d", i)
+				_, err := w.Pod(pod)
+				w.must(err)
+				running.Go(func() {
+					defer over.Add(1)
+					for range turns {
+						if err := w.turn(w.attachment(pod)); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			looks := 0
+			for ; over.Load() < workers; looks++ {
+				for _, f := range w.look() {
+					t.Errorf("found on a node that is well: %s", w.full(f))
+				}
+			}
+			running.Wait()
+			t.Logf("%d looks beside %d operations", looks, 2*workers*turns)
+		})
+	}
+}
+
+// turn attaches a pod and detaches it.
+func (w *world) turn(a attach.Attachment) error {
+	return w.In("host", func() error {
+		_, err := w.Add(context.Background(), a)
+		return errors.Join(err, w.Del(context.Background(), a))
+	})
+}
