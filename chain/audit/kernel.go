@@ -91,9 +91,9 @@ func (l *look) spoken(a delegates.Attachment) bool {
 
 // has tells that a host end is still there, as it was, and does not go just now.
 func has(k *veth.Survey, e *end) bool {
-	return !k.Dying(e.Link) && slices.ContainsFunc(k.Links, func(i veth.Link) bool {
-		return i.Index == e.Index && i.Name == e.Name && i.Alias == e.Alias && i.Master == e.Master && i.Peer == e.Peer && i.PeerNS == e.PeerNS
-	})
+	now, ok := k.Link(e.Index)
+	same := ok && now.Name == e.Name && now.Alias == e.Alias && now.Master == e.Master
+	return same && now.Peer == e.Peer && now.PeerNS == e.PeerNS && !k.Dying(now)
 }
 
 // unknownPort suspects a port of a network's bridge.

@@ -139,13 +139,8 @@ func (r *record) dead(kernel *veth.Survey) (k Kind, s Source, says string) {
 		return "", "", ""
 	case r.cookie != 0 && there.Cookie != 0 && r.cookie != there.Cookie:
 		return NamespaceChanged, Namespaces, fmt.Sprintf("%s leads to the one with the cookie %d, ADD's had %d", r.netns, there.Cookie, r.cookie)
-	case r.config.mode == "delegate" || len(r.hosts) == 0:
+	case r.config.mode == "delegate", len(r.hosts) == 0, kernel.Marked(r.String()):
 		return "", "", ""
-	}
-	for _, l := range kernel.Links {
-		if l.Alias == veth.Alias(r.String()) {
-			return "", "", ""
-		}
 	}
 	return StaleRecord, Kernel, "it has no host end"
 }

@@ -22,7 +22,9 @@ type Survey struct {
 	Spaces     []Space          // the first is the host's
 
 	host     *Conn
-	numbered map[int]int // index of a Space by the host's number for it
+	numbered map[int]int     // index of a Space by the host's number for it
+	indexed  map[int]int     // index in Links by the interface's
+	aliases  map[string]bool // of Links
 }
 
 // Place is where an address is: an interface of a namespace.
@@ -43,7 +45,7 @@ type Space struct {
 // mounted here, that is the other end of one of the host's pairs, or that one of
 // the paths leads to. What cannot be looked at is in errs, and passed over.
 func Take(paths []string) (s *Survey, errs []error) {
-	s = &Survey{Addresses: map[netip.Addr][]Place{}, Namespaces: map[string]Space{}, numbered: map[int]int{}}
+	s = &Survey{Addresses: map[netip.Addr][]Place{}, Namespaces: map[string]Space{}, numbered: map[int]int{}, indexed: map[int]int{}, aliases: map[string]bool{}}
 	host, err := Dial()
 	if err != nil {
 		return s, []error{err}
@@ -51,6 +53,9 @@ func Take(paths []string) (s *Survey, errs []error) {
 	defer host.Close()
 	s.host = host
 	s.Links, err = host.interfaces()
+	for i, l := range s.Links {
+		s.indexed[l.Index], s.aliases[l.Alias] = i, true
+	}
 	s.Spaces = []Space{{Path: ownPath, Number: own, Cookie: host.Cookie()}}
 	errs = append(errs, err, s.list(host, own, 0))
 	for _, l := range s.Links {
@@ -80,6 +85,19 @@ func (s *Survey) Dying(l Link) bool {
 	at, known := s.numbered[l.PeerNS]
 	return known && at < 0
 }
+
+// Link is the host's interface with an index.
+func (s *Survey) Link(index int) (l Link, ok bool) {
+	i, ok := s.indexed[index]
+	if !ok {
+		return l, false
+	}
+	return s.Links[i], true
+}
+
+// Marked tells whether an interface of the host has the alias of an attachment,
+// network/containerID:ifname.
+func (s *Survey) Marked(attachment string) bool { return s.aliases[Alias(attachment)] }
 
 func (s *Survey) add(space Space) int {
 	s.Spaces = append(s.Spaces, space)
