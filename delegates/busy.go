@@ -50,7 +50,7 @@ func running(process string) (r Running, ok bool) {
 // in tells whether a thread of the process is in a network namespace: while a
 // plugin works in a pod's, others of its threads are not.
 func in(process, namespace string) bool {
-	tasks, _ := filepath.Glob(filepath.Join(process, "task/*/ns/net")) // the pattern is right
+	tasks, _ := filepath.Glob(filepath.Join(process, "task", "*", "ns", "net")) // the pattern is right
 	return slices.ContainsFunc(tasks, func(task string) bool {
 		at, err := os.Readlink(task)
 		return err == nil && at == namespace

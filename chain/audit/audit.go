@@ -20,7 +20,7 @@ type Node struct {
 	Boot      string           // id of this boot; empty where it is not known: then every record is of it
 	StateDirs []string         // of our networks: "/var/lib/cni/tracewire"
 	CacheDirs []string         // libcni's: cache.LibcniDirs
-	DataDirs  []string         // host-local's, whose stores are looked at whoever names them; see DefaultDataDirs
+	DataDirs  []string         // host-local's, whose stores are looked at whoever names them: ipam.DefaultDataDir
 	Conflists []conflist.Entry // of the node: conflist.Folder
 	Network   string           // the one to look at; "" for all
 

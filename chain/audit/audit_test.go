@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,16 +129,17 @@ var plants = []struct {
 		w.put("ipam/net/10.213.0.10", strings.Repeat("\x00", 12))
 		w.put("ipam/net/10.213.0.11", "\x01\x02")
 	}, []string{
-		"empty-reservation 10.213.0.10 remove-reservation", "empty-reservation 10.213.0.11 remove-reservation | ipam: whom the file names cannot be read",
-		"empty-reservation 10.213.0.9 remove-reservation | ipam: the file names nobody",
+		"empty-reservation 10.213.0.10 remove-reservation", "empty-reservation 10.213.0.11 remove-reservation",
+		"empty-reservation 10.213.0.9 remove-reservation | ipam: what stands there names nobody",
 	}},
+	{"a link in an address's place", func(w *world) { w.must(os.Symlink("/dev/zero", w.Dir+"/ipam/net/10.213.0.9")) },
+		[]string{"empty-reservation 10.213.0.9 remove-reservation"}},
 	{"files that are none of host-local's", func(w *world) {
 		w.put("ipam/net/README", "keep out")
 		w.put("ipam/net/10.213.0.9", "kept for the printer")
 		w.must(os.Mkdir(w.Dir+"/ipam/net/10.213.0.10", 0o755))
-		w.must(os.Symlink("/dev/zero", w.Dir+"/ipam/net/10.213.0.11"))
 	}, []string{
-		"unknown-owner 10.213.0.10 reported", "unknown-owner 10.213.0.11 reported", "unknown-owner 10.213.0.9 reported",
+		"unknown-owner 10.213.0.10 reported", "unknown-owner 10.213.0.9 reported",
 		"unknown-owner @DIR@/ipam/net/README reported | ipam: the file is no reservation",
 	}},
 	{"records that are lost", func(w *world) {
@@ -236,6 +238,10 @@ func (w *world) found(lines []string) {
 		}
 	}
 	w.expect(found, want...)
+	again := w.look()
+	if !slices.EqualFunc(found, again, func(a, b Finding) bool { return a.ID == b.ID }) {
+		w.t.Errorf("another look finds other IDs: %v and %v", found, again)
+	}
 }
 
 // others is what is wrong on a node that never had our plugin, with the pods p0

@@ -96,20 +96,7 @@ func (l *look) networkOf(name string) (network string) {
 // file's is: a record, an interface, or a sandbox of the runtime's.
 func (l *look) speaksFor(name string) string {
 	if l.speakers == nil {
-		l.speakers = map[string]string{}
-		for _, s := range l.nets.stores {
-			for a, h := range l.heldIn(s) {
-				if len(l.kernel.Addresses[a]) > 0 {
-					l.speakers[entryName(attachment(s, h))] = "an interface"
-				}
-			}
-		}
-		for a := range l.marked {
-			l.speakers[entryName(a)] = "an interface"
-		}
-		for a := range l.records {
-			l.speakers[entryName(a)] = "a record"
-		}
+		l.speakers = l.speaking()
 	}
 	if who := l.speakers[name]; who != "" {
 		return who
@@ -121,6 +108,26 @@ func (l *look) speaksFor(name string) string {
 		}
 	}
 	return ""
+}
+
+// speaking is the names of those who have a record, or an interface with their
+// mark or with an address that is reserved for them.
+func (l *look) speaking() map[string]string {
+	out := map[string]string{}
+	for _, s := range l.nets.stores {
+		for a, h := range l.heldIn(s) {
+			if len(l.kernel.Addresses[a]) > 0 {
+				out[entryName(attachment(s, h))] = "an interface"
+			}
+		}
+	}
+	for a := range l.marked {
+		out[entryName(a)] = "an interface"
+	}
+	for a := range l.records {
+		out[entryName(a)] = "a record"
+	}
+	return out
 }
 
 // entryName is what libcni calls an attachment's file.
@@ -190,29 +197,35 @@ func (l *look) lacks(ctx context.Context, s *store, a delegates.Attachment, addr
 	if reserved && (h.State != ipam.Reserved || h.Holder.ContainerID == a.ContainerID) {
 		return // one that names nobody is told of for itself
 	}
+	if reserved && l.twice(a.Network, address) {
+		return
+	}
 	path := filepath.Join(s.dir, address.String())
-	f := Finding{Kind: AttachmentWithoutReservation, Network: a.Network, Attachment: &a, Address: address, Path: path}
-	f.Evidence = append(f.Evidence, tells)
-	switch {
-	case reserved:
+	f := Finding{Kind: AttachmentWithoutReservation, Network: a.Network, Attachment: &a, Address: address, Path: path, Evidence: []Evidence{tells}}
+	if reserved {
 		f.Kind, f.Since = DuplicateAddress, h.Changed
 		f.says(IPAM, "it is reserved for "+h.Holder.String())
-		f = f.reported("which of the two is to have it is not for the node to tell")
-		if l.twice(a.Network, address) {
-			return
-		}
-	case !s.ours:
+		f = f.reported(undecided)
+	} else {
 		f.says(IPAM, "no reservation in "+s.dir)
-		f = f.reported("no record and no conflist of ours names the store")
-	default:
-		f.says(IPAM, "no reservation in "+s.dir)
-		f = f.mendedBy(Repair{Action: Reserve, Attachment: a, Path: s.dir, Address: address})
+		f = l.reservable(f, s, a)
 	}
-	f.says(Kernel, "an interface has the address")
+	f.says(Kernel, l.placed(address))
 	l.suspect(ctx, suspect{Finding: f, id: a.ContainerID, stamps: []string{h.Stamp}, still: func(*Finding) bool {
 		now, err := ipam.Look(path)
 		return still() && (err != nil) == !reserved && now.Stamp == h.Stamp
 	}, holds: func(k *veth.Survey) bool { return len(k.Addresses[address]) > 0 }})
+}
+
+// undecided is why an address of two is only reported.
+const undecided = "which of the two is to have it is not for the node to tell"
+
+// reservable says how an address is reserved again.
+func (l *look) reservable(f Finding, s *store, a delegates.Attachment) Finding {
+	if !s.ours {
+		return f.reported(notOurs)
+	}
+	return f.mendedBy(Repair{Action: Reserve, Attachment: a, Path: s.dir, Address: f.Address})
 }
 
 // entrySays is what libcni keeps of an attachment.

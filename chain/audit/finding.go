@@ -19,24 +19,24 @@ const Version = 1
 // Kind is what is wrong.
 type Kind string
 
-// The kinds, and what each needs to be told of.
+// The kinds; Kinds says what each is.
 const (
-	LeakedAddress                Kind = "leaked-address"                 // a reservation whose container nobody knows
-	ReservationWithoutAttachment Kind = "reservation-without-attachment" // somebody knows the container, but no interface has the address
-	AttachmentWithoutReservation Kind = "attachment-without-reservation" // it lives, and its address may be given to another
-	DuplicateAddress             Kind = "duplicate-address"              // two of one network have it
-	EmptyReservation             Kind = "empty-reservation"              // a file that keeps an address and names nobody
-	OrphanVeth                   Kind = "orphan-veth"                    // a host end whose attachment is no more
-	UnknownOwner                 Kind = "unknown-owner"                  // a bridge's port, or a file in a store, that nobody explains
-	StaleRecord                  Kind = "stale-record"                   // attached, but its namespace or host end is gone
-	InterruptedOperation         Kind = "interrupted-operation"          // an ADD or DEL that did not end
-	EarlierBoot                  Kind = "earlier-boot"                   // a record of one
-	BrokenRecord                 Kind = "broken-record"                  // one that cannot be read
-	NamespaceChanged             Kind = "namespace-changed"              // the record's path leads to another namespace
-	BrokenLibcniEntry            Kind = "broken-libcni-entry"            // one that libcni cannot read
-	StaleLibcniEntry             Kind = "stale-libcni-entry"             // its namespace is gone, and its sandbox
-	StaleMasquerade              Kind = "stale-masquerade"               // rules whose attachment is no more
-	Drift                        Kind = "drift"                          // a difference that CHECK found
+	LeakedAddress                Kind = "leaked-address"
+	ReservationWithoutAttachment Kind = "reservation-without-attachment"
+	AttachmentWithoutReservation Kind = "attachment-without-reservation"
+	DuplicateAddress             Kind = "duplicate-address"
+	EmptyReservation             Kind = "empty-reservation"
+	OrphanVeth                   Kind = "orphan-veth"
+	UnknownOwner                 Kind = "unknown-owner"
+	StaleRecord                  Kind = "stale-record"
+	InterruptedOperation         Kind = "interrupted-operation"
+	EarlierBoot                  Kind = "earlier-boot"
+	BrokenRecord                 Kind = "broken-record"
+	NamespaceChanged             Kind = "namespace-changed"
+	BrokenLibcniEntry            Kind = "broken-libcni-entry"
+	StaleLibcniEntry             Kind = "stale-libcni-entry"
+	StaleMasquerade              Kind = "stale-masquerade"
+	Drift                        Kind = "drift"
 )
 
 // Severity is how bad it is.
@@ -48,10 +48,46 @@ const (
 	Error   Severity = "error"
 )
 
-// severities is those of the kinds that are errors.
-var severities = map[Kind]Severity{
-	LeakedAddress: Error, AttachmentWithoutReservation: Error, DuplicateAddress: Error, EmptyReservation: Error,
-	NamespaceChanged: Error, BrokenLibcniEntry: Error, Drift: Error,
+// Kinds is every kind, how bad it is, and what is wrong then.
+var Kinds = [...]struct {
+	Kind     Kind
+	Severity Severity
+	Meaning  string
+}{
+	{LeakedAddress, Error, "a reservation whose container nobody knows"},
+	{ReservationWithoutAttachment, Warning, "a reservation whose container somebody knows, while no interface has the address"},
+	{AttachmentWithoutReservation, Error, "an attachment that lives and has no reservation: its address may be given to another"},
+	{DuplicateAddress, Error, "an address that two of one network have: interfaces, records, or a record and a reservation"},
+	{EmptyReservation, Error, "a reservation file that keeps an address and names nobody"},
+	{OrphanVeth, Warning, "an interface of ours on the host without a record, or a port whose other end is gone"},
+	{UnknownOwner, Warning, "a port of a network's bridge, or a file in a store, that nobody explains"},
+	{StaleRecord, Warning, "a record of this boot that says attached, while its namespace or its host end is gone"},
+	{InterruptedOperation, Warning, "a record of an ADD or DEL that did not end, and that no plugin is at work for"},
+	{EarlierBoot, Warning, "a record of an earlier boot"},
+	{BrokenRecord, Warning, "a record that cannot be read"},
+	{NamespaceChanged, Error, "a record whose path leads to another network namespace by now"},
+	{BrokenLibcniEntry, Error, "an entry of libcni's cache that libcni cannot read"},
+	{StaleLibcniEntry, Warning, "an entry of libcni's cache whose namespace is gone, and its sandbox, as far as the runtime was asked"},
+	{StaleMasquerade, Warning, "masquerade rules of ours or of the reference plugins whose attachment is gone"},
+	{Drift, Error, "a difference that CHECK found"},
+}
+
+// severity is a kind's.
+func (k Kind) severity() Severity {
+	for _, row := range Kinds {
+		if row.Kind == k {
+			return row.Severity
+		}
+	}
+	return Warning
+}
+
+// Report is an audit as JSON.
+type Report struct {
+	Version  int       `json:"version"`
+	Counts   Counts    `json:"counts"`
+	Findings []Finding `json:"findings"`
+	Unread   []Unread  `json:"unread"`
 }
 
 // Source is who was asked.
@@ -68,7 +104,6 @@ const (
 	Namespaces Source = "namespaces"
 	Runtime    Source = "runtime"
 	Check      Source = "check"
-	Conflists  Source = "conflists"
 )
 
 // Evidence is what one source says of a finding.
@@ -113,10 +148,7 @@ func (f Finding) About() string {
 // identify gives the finding its severity and its ID. stamps is what changes
 // when the thing is made anew.
 func (f Finding) identify(stamps ...string) Finding {
-	f.Severity = severities[f.Kind]
-	if f.Severity == "" {
-		f.Severity = Warning
-	}
+	f.Severity = f.Kind.severity()
 	words := []string{string(f.Kind), f.Network, f.Interface, f.Path, f.Address.String()}
 	if f.Attachment != nil {
 		words = append(words, f.Attachment.String())
@@ -182,7 +214,7 @@ const (
 type Repair struct {
 	Action     Action               `json:"action"`
 	Attachment delegates.Attachment `json:"attachment,omitzero"`
-	Conf       string               `json:"conf,omitempty"`  // network configuration of a DEL, JSON
+	Conf       string               `json:"-"`               // network configuration of a DEL, JSON; it may hold secrets
 	Args       string               `json:"args,omitempty"`  // CNI_ARGS of a DEL
 	NetNS      string               `json:"netns,omitempty"` // CNI_NETNS of a DEL; empty where that namespace is gone
 	Path       string               `json:"path,omitempty"`

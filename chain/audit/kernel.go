@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
@@ -45,42 +47,48 @@ func (l *look) judgeEnds(ctx context.Context) {
 // orphan suspects a host end whose attachment has no record, or that leads to
 // nothing.
 func (l *look) orphan(ctx context.Context, e *end) {
-	if e.hashed {
-		for a := range l.records {
-			if veth.Alias(a.String()) == e.Alias {
-				return
-			}
-		}
-	} else if l.records[e.owner] != nil {
+	if l.records[e.owner] != nil || e.hashed && l.recordOf(e.Alias) {
 		return
 	}
-	f := Finding{Kind: OrphanVeth, Network: e.owner.Network, Interface: e.Name}
-	f.says(Kernel, fmt.Sprintf("%s has the alias %q", e.Name, e.Alias))
-	switch {
-	case e.owner.Network != "":
-		f.Attachment = &e.owner
-		f.says(Records, "no record of it")
-		l.alsoSay(&f, e.owner)
-		conf := l.nets.named(e.owner.Network).conf
-		if conf == "" {
-			conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"tracewire"}`, e.owner.Network)
-		}
-		if l.spoken(e.owner) {
-			f = f.reported("its record is lost, and it may live: libcni or the runtime knows it")
-			break
-		}
-		f = f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: conf})
-	case e.hashed:
-		f = f.reported("its alias is a hash: whose it was is not known")
-	default:
-		f.Evidence = []Evidence{{Kernel, fmt.Sprintf("%s is a port of %s, and its other end is gone", e.Name, e.bridge)}}
-		f = f.reported("it does not prove to be ours")
-	}
 	l.suspect(ctx, suspect{
-		Finding: f, id: e.owner.ContainerID, stamps: []string{fmt.Sprint(e.Index)},
+		Finding: l.orphaned(e), id: e.owner.ContainerID, stamps: []string{fmt.Sprint(e.Index)},
 		still: func(*Finding) bool { return e.owner.Network == "" || !l.recorded(e.owner) },
 		holds: func(now *veth.Survey) bool { return has(now, e) },
 	})
+}
+
+// recordOf tells whether a record's attachment has an alias that is a hash.
+func (l *look) recordOf(alias string) bool {
+	for a := range l.records {
+		if veth.Alias(a.String()) == alias {
+			return true
+		}
+	}
+	return false
+}
+
+// orphaned is the finding of an orphan, and how it is removed: by the
+// configuration of its network, or where none is known by one that has no more
+// than the name.
+func (l *look) orphaned(e *end) Finding {
+	f := Finding{Kind: OrphanVeth, Network: e.owner.Network, Interface: e.Name}
+	switch {
+	case e.hashed:
+		f.says(Kernel, fmt.Sprintf("%s has the alias %q", e.Name, e.Alias))
+		return f.reported("its alias is a hash: whose it was is not known")
+	case e.owner.Network == "":
+		f.says(Kernel, fmt.Sprintf("%s is a port of %s, and its other end is gone", e.Name, e.bridge))
+		return f.reported("it does not prove to be ours")
+	}
+	f.Attachment = &e.owner
+	f.says(Kernel, fmt.Sprintf("%s has the alias %q", e.Name, e.Alias))
+	f.says(Records, "no record of it")
+	l.alsoSay(&f, e.owner)
+	if l.spoken(e.owner) {
+		return f.reported("its record is lost, and it may live: libcni or the runtime knows it")
+	}
+	bare := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, e.owner.Network, conflist.PluginType)
+	return f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: cmp.Or(l.nets.named(e.owner.Network).conf, bare)})
 }
 
 // spoken tells that libcni or the runtime knows of an attachment.
@@ -132,9 +140,9 @@ func (l *look) hostsByNow() hashes {
 		return l.hostsNow
 	}
 	l.hostsNow = newHashes()
-	for f := range cache.Files(l.node.CacheDirs...) {
-		for _, name := range f.Host {
-			l.hostsNow.add(name)
+	for f, err := range cache.Files(l.node.CacheDirs...) {
+		for i := 0; err == nil && i < len(f.Host); i++ { // what cannot be read was told at the first look
+			l.hostsNow.add(f.Host[i])
 		}
 	}
 	return l.hostsNow
@@ -176,7 +184,7 @@ func (l *look) duplicate(ctx context.Context, a netip.Addr, both []veth.Place) {
 		stamps = append(stamps, fmt.Sprint(l.endAt(p).Index))
 	}
 	slices.Sort(stamps)
-	f = f.reported("which of them is to have it is not for the node to tell")
+	f = f.reported(undecided)
 	l.suspect(ctx, suspect{
 		Finding: f, stamps: stamps, still: func(*Finding) bool { return true },
 		holds: func(now *veth.Survey) bool {
@@ -238,7 +246,7 @@ func (l *look) both(ctx context.Context, a netip.Addr, r, other *record) {
 		f.says(Records, fmt.Sprintf("%s has it since %s", one.Attachment, one.began.Format(time.DateTime)))
 	}
 	f.says(Kernel, l.placed(a))
-	f = f.reported("which of them is to have it is not for the node to tell")
+	f = f.reported(undecided)
 	l.suspect(ctx, suspect{Finding: f, still: func(*Finding) bool { return r.same() && other.same() }})
 }
 
@@ -246,99 +254,6 @@ func (l *look) both(ctx context.Context, a netip.Addr, r, other *record) {
 func (r *record) same() bool {
 	now, err := r.dir.Read(r.Attachment)
 	return err == nil && now.State == r.state && now.Began.Equal(r.began)
-}
-
-// judgeRules suspects masquerade whose attachment is no more.
-func (l *look) judgeRules(ctx context.Context) {
-	for _, r := range l.records {
-		l.claims(r.Attachment, true)
-	}
-	for a := range l.marked {
-		l.claims(a, true)
-	}
-	l.claimLeases()
-	for _, all := range l.rules {
-		for _, r := range all {
-			if !r.live {
-				l.staleRule(ctx, r)
-			}
-		}
-	}
-}
-
-// claimLeases marks the rules of those for whom an address is reserved that an
-// interface has, and of the runtime's sandboxes.
-func (l *look) claimLeases() {
-	if len(l.rules) == 0 {
-		return
-	}
-	names := map[string]bool{"eth0": true}
-	for _, s := range l.nets.stores {
-		for a, h := range l.heldIn(s) {
-			if h.State == ipam.Reserved {
-				l.claims(attachment(s, h), len(l.kernel.Addresses[a]) > 0)
-				names[h.Holder.IfName] = true
-			}
-		}
-	}
-	for _, n := range l.nets.all {
-		for id := range l.sandboxes {
-			for name := range names {
-				l.claims(delegates.Attachment{Network: n.name, ContainerID: id, IfName: name}, true)
-			}
-		}
-	}
-}
-
-// staleRule suspects one.
-func (l *look) staleRule(ctx context.Context, r *rule) {
-	f := Finding{Kind: StaleMasquerade, Network: r.Network, Path: r.Name}
-	if r.ContainerID != "" {
-		f.Attachment = &r.Attachment
-		f.says(Records, "no record of it")
-		l.alsoSay(&f, r.Attachment)
-	}
-	says := r.What + " " + r.Name
-	if r.What == "table" {
-		says += " of network " + r.Network
-	}
-	f.Evidence = append([]Evidence{{Rules, says}}, f.Evidence...)
-	f.says(Kernel, "no interface is known to be its attachment's")
-	l.suspect(ctx, suspect{
-		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
-		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
-		holds: func(*veth.Survey) bool { return l.ruleIsThere(ctx, r) },
-	})
-}
-
-// unruled says how a rule is removed that stands for nobody.
-func (l *look) unruled(f Finding, r *rule) Finding {
-	conf := l.nets.named(r.Network).conf
-	switch {
-	case r.known:
-		return f.reported("somebody knows its attachment, which is gone: the end of what speaks for it comes first")
-	case len(l.damaged.set) > 0 && r.What == "rule" && r.ContainerID == "":
-		return f.reported("a file of libcni's that cannot be read may be of its attachment")
-	case r.What == "rule":
-		return f.mendedBy(Repair{Action: RemoveRule, Path: r.Name})
-	case r.What == "table":
-		return f.reported("it goes with the network's next DEL or GC")
-	case conf == "" || r.ContainerID == "":
-		return f.reported("no configuration of its network is known")
-	}
-	who := r.Attachment
-	if who.IfName == "" {
-		who.IfName = "eth0" // the chain is the container's, whatever its interface
-	}
-	return f.mendedBy(Repair{Action: Del, Attachment: who, Conf: conf})
-}
-
-// ruleIsThere lists the rules again, once for all suspects.
-func (l *look) ruleIsThere(ctx context.Context, r *rule) bool {
-	if l.rulesNow == nil {
-		l.rulesNow = lookAgain(ctx)
-	}
-	return l.rulesNow[r.Found]
 }
 
 // judgeChecked hands on what CHECK found.

@@ -109,13 +109,6 @@ type end struct {
 	known  bool                 // somebody tells of it, or an address of its pod is reserved
 }
 
-// rule is one of masquerade.
-type rule struct {
-	masquerade.Found
-	live  bool // an attachment that may live has it
-	known bool // an attachment that somebody tells of has it
-}
-
 func newLook(n Node, told Told) *look {
 	l := &look{
 		node: n, told: told, nets: newNetworks(), records: map[delegates.Attachment]*record{}, byID: map[string][]*record{},
@@ -181,37 +174,6 @@ func (l *look) twice(network string, address netip.Addr) (before bool) {
 	key := double{network, address}
 	before, l.doubles[key] = l.doubles[key], true
 	return before
-}
-
-// readRules lists masquerade's.
-func (l *look) readRules(ctx context.Context) {
-	all, err := masquerade.Look(ctx)
-	l.unread(Rules, "", err)
-	for _, f := range all {
-		l.rules[f.Mark] = append(l.rules[f.Mark], &rule{Found: f})
-	}
-}
-
-// lookAgain is the rules that are there by now.
-func lookAgain(ctx context.Context) map[masquerade.Found]bool {
-	all, _ := masquerade.Look(ctx) // what cannot be read was told at the first look
-	out := map[masquerade.Found]bool{}
-	for _, f := range all {
-		out[f] = true
-	}
-	return out
-}
-
-// claims marks the rules that are of an attachment.
-func (l *look) claims(a delegates.Attachment, live bool) {
-	if len(l.rules) == 0 {
-		return
-	}
-	for _, mark := range masquerade.Marks(a) {
-		for _, r := range l.rules[mark] {
-			r.known, r.live = true, r.live || live
-		}
-	}
 }
 
 // sandbox tells what the runtime says of a container.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/lock"
@@ -73,27 +74,26 @@ func (n Node) tells(r Repair) bool {
 
 // quarantine moves a record away that still cannot be read.
 func (n Node) quarantine(ctx context.Context, r Repair) error {
-	for _, d := range n.dirs() {
-		if filepath.Dir(filepath.Dir(r.Path)) != d.Path {
-			continue
-		}
-		locks, err := lock.OpenRanges(filepath.Join(filepath.Dir(d.Path), "lock"))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = locks.Close() }()
-		unlock, err := locks.Lock(ctx, r.Attachment.String())
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		if cache.Stamp(r.Path) != r.Stamp {
-			return nil
-		}
-		_, err = d.Quarantine(r.Path, "an audit could not read it")
+	all := n.dirs()
+	i := slices.IndexFunc(all, func(d cache.Dir) bool { return d.Path == filepath.Dir(filepath.Dir(r.Path)) })
+	if i < 0 {
+		return fmt.Errorf("%s: no state directory has it", r.Path)
+	}
+	locks, err := lock.OpenRanges(filepath.Join(filepath.Dir(all[i].Path), "lock"))
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s: no state directory has it", r.Path)
+	defer func() { _ = locks.Close() }()
+	unlock, err := locks.Lock(ctx, r.Attachment.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if cache.Stamp(r.Path) != r.Stamp {
+		return nil
+	}
+	_, err = all[i].Quarantine(r.Path, "an audit could not read it")
+	return err
 }
 
 // removeEntry removes a file of libcni's, unless somebody speaks for it by now.
@@ -102,15 +102,10 @@ func (n Node) removeEntry(_ context.Context, r Repair) error {
 	if err != nil || f.Broken == nil && !gone(f) {
 		return nil //nolint:nilerr // it went, or can no longer be told
 	}
-	for _, s := range n.Sandboxes {
-		if s.ID == r.Attachment.ContainerID {
-			return nil
-		}
-	}
-	for _, d := range n.dirs() {
-		if f.Network != "" && d.Recorded(f.Attachment) {
-			return nil
-		}
+	known := slices.ContainsFunc(n.Sandboxes, func(s Sandbox) bool { return s.ID == r.Attachment.ContainerID })
+	recorded := f.Network != "" && slices.ContainsFunc(n.dirs(), func(d cache.Dir) bool { return d.Recorded(f.Attachment) })
+	if known || recorded {
+		return nil
 	}
 	return cache.RemoveFile(r.Path, r.Stamp)
 }

@@ -47,6 +47,9 @@ func (w *world) mended() {
 				w.t.Errorf("%v: %s", err, w.full(f))
 			}
 		}
+		if len(found) == 0 {
+			return
+		}
 	}
 	for _, f := range found {
 		w.t.Errorf("is still found after %d rounds: %s", rounds, w.full(f))

@@ -25,7 +25,7 @@ func (l *look) readRecords(ctx context.Context) {
 				l.unread(Records, r.Path, r.Err)
 			case r.State == cache.Unreadable:
 				l.counts.Records++
-				l.brokenRecord(ctx, dir, r)
+				l.brokenRecord(ctx, r)
 			default:
 				l.counts.Records++
 				l.index(dir, r)
@@ -96,7 +96,7 @@ func (l *look) judgeRecords(ctx context.Context) {
 		r.told = true
 		l.suspect(ctx, suspect{
 			Finding: f, id: r.ContainerID, stamps: []string{fmt.Sprint(r.began.UnixNano())},
-			still: func(f *Finding) bool { return r.still(l.node.Boot, f) },
+			still: func(f *Finding) bool { return r.still(f) },
 			holds: func(now *veth.Survey) bool {
 				again, ok := l.judge(r, now)
 				return ok && again.Kind == f.Kind
@@ -146,7 +146,7 @@ func (r *record) dead(kernel *veth.Survey) (k Kind, s Source, says string) {
 }
 
 // still reads the record again, and tells how it would be removed.
-func (r *record) still(boot string, f *Finding) bool {
+func (r *record) still(f *Finding) bool {
 	now, err := r.dir.Read(r.Attachment)
 	if err != nil || now.State != r.state || !now.Began.Equal(r.began) {
 		return false
@@ -170,7 +170,7 @@ func (r *record) there() bool {
 }
 
 // brokenRecord suspects one that cannot be read. One of a newer schema is none.
-func (l *look) brokenRecord(ctx context.Context, dir cache.Dir, r cache.Stored) {
+func (l *look) brokenRecord(ctx context.Context, r cache.Stored) {
 	if r.Newer {
 		return
 	}

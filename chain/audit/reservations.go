@@ -49,7 +49,7 @@ func (l *look) heldIn(s *store) map[netip.Addr]ipam.Held {
 		}
 		s.held[h.Address] = h
 		if who := attachment(s, h); h.State == ipam.Reserved && who.IfName == "" {
-			l.bare[begins(who)] = l.bare[begins(who)]
+			l.bare[begins(who)] = false
 		}
 	}
 	return s.held
@@ -122,11 +122,7 @@ func (l *look) strange(ctx context.Context, s *store, h ipam.Held) {
 // interface has.
 func (l *look) reservation(ctx context.Context, s *store, a netip.Addr, h ipam.Held) {
 	who := attachment(s, h)
-	for _, p := range l.kernel.Addresses[a] {
-		if e := l.endAt(p); e != nil && (e.bridge == "" || l.nets.named(s.network).bridges[e.bridge]) {
-			e.known = true
-		}
-	}
+	l.explains(s, a)
 	if r := l.records[who]; r != nil && r.told {
 		return // goes with its record
 	}
@@ -134,6 +130,27 @@ func (l *look) reservation(ctx context.Context, s *store, a netip.Addr, h ipam.H
 	if len(l.held(l.kernel, a, who, knows == nil)) > 0 {
 		return
 	}
+	l.suspect(ctx, suspect{
+		Finding: l.released(l.unheld(s, h, knows), s, who), id: who.ContainerID, stamps: []string{h.Stamp},
+		still: func(*Finding) bool { return unchanged(h) && (knows != nil || !l.appeared(who)) },
+		holds: func(now *veth.Survey) bool { return len(l.held(now, a, who, knows == nil)) == 0 },
+	})
+}
+
+// explains marks the host ends behind which a reserved address is.
+func (l *look) explains(s *store, a netip.Addr) {
+	bridges := l.nets.named(s.network).bridges
+	for _, p := range l.kernel.Addresses[a] {
+		if e := l.endAt(p); e != nil && (e.bridge == "" || bridges[e.bridge]) {
+			e.known = true
+		}
+	}
+}
+
+// unheld is the finding of a reservation that nobody has, and who knows its
+// holder, if anybody.
+func (l *look) unheld(s *store, h ipam.Held, knows []Evidence) Finding {
+	who := attachment(s, h)
 	f := about(LeakedAddress, s, h)
 	f.Attachment = &who
 	f.says(IPAM, fmt.Sprintf("reserved for %s in %s", h.Holder, s.dir))
@@ -144,12 +161,8 @@ func (l *look) reservation(ctx context.Context, s *store, a netip.Addr, h ipam.H
 		f.says(Records, "no record of "+who.ContainerID)
 		l.alsoSay(&f, who)
 	}
-	f.says(Kernel, l.placed(a))
-	l.suspect(ctx, suspect{
-		Finding: l.released(f, s, who), id: who.ContainerID, stamps: []string{h.Stamp},
-		still: func(*Finding) bool { return unchanged(h) && (knows != nil || !l.appeared(who)) },
-		holds: func(now *veth.Survey) bool { return len(l.held(now, a, who, knows == nil)) == 0 },
-	})
+	f.says(Kernel, l.placed(h.Address))
+	return f
 }
 
 // released says how a reservation that stands for nobody is given back.

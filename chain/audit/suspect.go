@@ -55,7 +55,7 @@ func (l *look) again(ctx context.Context) {
 	}
 	for _, s := range idle(all) {
 		if s.still(&s.Finding) && ctx.Err() == nil {
-			l.tell(s.Finding.identify(s.stamps...))
+			l.tell(s.identify(s.stamps...))
 		}
 	}
 	clear(l.suspects)

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -169,14 +168,4 @@ func (w *world) give(pod, address string, do func(netlink.Link, *netlink.Addr) e
 		}
 		return do(l, a)
 	}))
-}
-
-// plugin runs a plugin of the list's first entry, and kills it with ctx.
-func (w *world) plugin(ctx context.Context, verb string, a attach.Attachment) error {
-	program, stdin, err := w.First(nil)
-	if err != nil {
-		return err
-	}
-	_, err = w.Run(ctx, program, stdin, w.Environment(verb, a))
-	return err
 }

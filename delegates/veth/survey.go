@@ -159,38 +159,43 @@ func (c *Conn) interfaces() (out []Link, err error) {
 
 // visit looks into the namespaces that have a path, each once.
 func (s *Survey) visit(paths []string) (errs []error) {
-	spaces := map[uint64]int{} // by inode, which no two have at one time
-	enter := func(path string, inode uint64) int {
-		if at, known := spaces[inode]; known {
-			return at
-		}
-		at, err := s.enter(path)
-		if err != nil && !errors.Is(err, ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("%s: %w", path, err))
-		}
-		spaces[inode] = at
-		return at
-	}
+	visited := map[uint64]int{} // by inode, which no two have at one time
 	for _, path := range paths {
-		var st unix.Stat_t
-		if StateOf(path) != "" || unix.Stat(path, &st) != nil {
-			continue
-		}
-		if at := enter(path, st.Ino); at >= 0 {
+		at, err := s.once(visited, path)
+		if errs = append(errs, err); at >= 0 {
 			s.Namespaces[path] = s.Spaces[at]
 		}
 	}
 	mounted, err := mounts()
 	errs = append(errs, err)
-	running, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	errs = append(errs, err)
+	running, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is right
 	for _, path := range append(mounted, running...) {
-		var st unix.Stat_t
-		if unix.Stat(path, &st) == nil { // it may be gone by now
-			enter(path, st.Ino)
-		}
+		_, err := s.once(visited, path)
+		errs = append(errs, err)
 	}
 	return errs
+}
+
+// once looks into the namespace at a path, unless that was done, and returns its
+// index in Spaces; -1 where none is, or is any more.
+func (s *Survey) once(visited map[uint64]int, path string) (at int, err error) {
+	var st unix.Stat_t
+	if StateOf(path) != "" || unix.Stat(path, &st) != nil {
+		return -1, nil
+	}
+	at, known := visited[st.Ino]
+	if known {
+		return at, nil
+	}
+	at, err = s.enter(path)
+	visited[st.Ino] = at
+	if errors.Is(err, ErrNoNamespace) {
+		return at, nil
+	}
+	if err != nil {
+		return at, fmt.Errorf("%s: %w", path, err)
+	}
+	return at, nil
 }
 
 // enter looks into one namespace, and returns its index in Spaces, -1 where there

@@ -1,0 +1,142 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/masquerade"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/ipam"
+)
+
+// rule is one of masquerade.
+type rule struct {
+	masquerade.Found
+	live  bool // an attachment that may live has it
+	known bool // an attachment that somebody tells of has it
+}
+
+// readRules lists masquerade's.
+func (l *look) readRules(ctx context.Context) {
+	all, err := masquerade.Look(ctx)
+	l.unread(Rules, "", err)
+	for _, f := range all {
+		l.rules[f.Mark] = append(l.rules[f.Mark], &rule{Found: f})
+	}
+}
+
+// lookAgain is the rules that are there by now.
+func lookAgain(ctx context.Context) map[masquerade.Found]bool {
+	all, _ := masquerade.Look(ctx) // what cannot be read was told at the first look
+	out := map[masquerade.Found]bool{}
+	for _, f := range all {
+		out[f] = true
+	}
+	return out
+}
+
+// claims marks the rules that are of an attachment.
+func (l *look) claims(a delegates.Attachment, live bool) {
+	if len(l.rules) == 0 {
+		return
+	}
+	for _, mark := range masquerade.Marks(a) {
+		for _, r := range l.rules[mark] {
+			r.known, r.live = true, r.live || live
+		}
+	}
+}
+
+// judgeRules suspects masquerade whose attachment is no more.
+func (l *look) judgeRules(ctx context.Context) {
+	for _, r := range l.records {
+		l.claims(r.Attachment, true)
+	}
+	for a := range l.marked {
+		l.claims(a, true)
+	}
+	l.claimLeases()
+	for _, all := range l.rules {
+		for _, r := range all {
+			if !r.live {
+				l.staleRule(ctx, r)
+			}
+		}
+	}
+}
+
+// claimLeases marks the rules of those for whom an address is reserved that an
+// interface has, and of the runtime's sandboxes.
+func (l *look) claimLeases() {
+	if len(l.rules) == 0 {
+		return
+	}
+	names := map[string]bool{"eth0": true}
+	for _, s := range l.nets.stores {
+		for a, h := range l.heldIn(s) {
+			if h.State == ipam.Reserved {
+				l.claims(attachment(s, h), len(l.kernel.Addresses[a]) > 0)
+				names[h.Holder.IfName] = true
+			}
+		}
+	}
+	for _, n := range l.nets.all {
+		for id := range l.sandboxes {
+			for name := range names {
+				l.claims(delegates.Attachment{Network: n.name, ContainerID: id, IfName: name}, true)
+			}
+		}
+	}
+}
+
+// staleRule suspects one.
+func (l *look) staleRule(ctx context.Context, r *rule) {
+	f := Finding{Kind: StaleMasquerade, Network: r.Network, Path: r.Name}
+	if r.ContainerID != "" {
+		f.Attachment = &r.Attachment
+		f.says(Records, "no record of it")
+		l.alsoSay(&f, r.Attachment)
+	}
+	says := r.What + " " + r.Name
+	if r.What == "table" {
+		says += " of network " + r.Network
+	}
+	f.Evidence = append([]Evidence{{Rules, says}}, f.Evidence...)
+	f.says(Kernel, "no interface is known to be its attachment's")
+	l.suspect(ctx, suspect{
+		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
+		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
+		holds: func(*veth.Survey) bool { return l.ruleIsThere(ctx, r) },
+	})
+}
+
+// unruled says how a rule is removed that stands for nobody.
+func (l *look) unruled(f Finding, r *rule) Finding {
+	conf := l.nets.named(r.Network).conf
+	switch {
+	case r.known:
+		return f.reported("somebody knows its attachment, which is gone: the end of what speaks for it comes first")
+	case len(l.damaged.set) > 0 && r.What == "rule" && r.ContainerID == "":
+		return f.reported("a file of libcni's that cannot be read may be of its attachment")
+	case r.What == "rule":
+		return f.mendedBy(Repair{Action: RemoveRule, Path: r.Name})
+	case r.What == "table":
+		return f.reported("it goes with the network's next DEL or GC")
+	case conf == "" || r.ContainerID == "":
+		return f.reported("no configuration of its network is known")
+	}
+	who := r.Attachment
+	if who.IfName == "" {
+		who.IfName = "eth0" // the chain is the container's, whatever its interface
+	}
+	return f.mendedBy(Repair{Action: Del, Attachment: who, Conf: conf})
+}
+
+// ruleIsThere lists the rules again, once for all suspects.
+func (l *look) ruleIsThere(ctx context.Context, r *rule) bool {
+	if l.rulesNow == nil {
+		l.rulesNow = lookAgain(ctx)
+	}
+	return l.rulesNow[r.Found]
+}
