@@ -49,7 +49,7 @@ const (
 )
 
 // Kinds is every kind, how bad it is, and what is wrong then.
-var Kinds = [...]struct {
+var Kinds = []struct {
 	Kind     Kind
 	Severity Severity
 	Meaning  string
