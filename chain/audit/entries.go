@@ -101,6 +101,9 @@ func (l *look) speaksFor(name string) string {
 	if who := l.speakers[name]; who != "" {
 		return who
 	}
+	if l.kernel.Blind {
+		return "an interface that cannot be looked for"
+	}
 	rest := strings.TrimPrefix(name, l.networkOf(name)+"-")
 	for i, c := range rest {
 		if _, there := l.sandboxes[rest[:i]]; c == '-' && there {

@@ -26,8 +26,7 @@ type look struct {
 	isolated []cache.Isolated
 
 	kernel *veth.Survey
-	ends   map[veth.Place]*end // host ends by the places of their other ends; Label is not in it
-	named  map[string]*end     // host ends by name
+	named  map[string]*end // host ends by name
 	marked map[delegates.Attachment]*end
 	byMark map[string]*end // host ends by the container that their alias names
 
@@ -112,7 +111,7 @@ type end struct {
 func newLook(n Node, told Told) *look {
 	l := &look{
 		node: n, told: told, nets: newNetworks(), records: map[delegates.Attachment]*record{}, byID: map[string][]*record{},
-		ends: map[veth.Place]*end{}, named: map[string]*end{}, marked: map[delegates.Attachment]*end{}, byMark: map[string]*end{}, rules: map[string][]*rule{},
+		named: map[string]*end{}, marked: map[delegates.Attachment]*end{}, byMark: map[string]*end{}, rules: map[string][]*rule{},
 		ids: newHashes(), damaged: newHashes(), bare: map[string]bool{}, sandboxes: map[string]Sandbox{}, doubles: map[double]bool{},
 	}
 	for _, s := range n.Sandboxes {
@@ -160,14 +159,15 @@ func (l *look) readKernel(context.Context) {
 		if e.owner.Network != "" {
 			l.marked[e.owner], l.byMark[e.owner.ContainerID] = e, e
 		}
-		if at := l.kernel.Peer(i); at >= 0 {
-			l.ends[veth.Place{Space: at, Index: i.Peer}] = e
-		}
 	}
 }
 
-// endAt is the host's end of a pair whose other end is at a place.
-func (l *look) endAt(p veth.Place) *end { return l.ends[veth.Place{Space: p.Space, Index: p.Index}] }
+// endAt is the host's end of a pair whose other end was at a place at the first
+// look; nil where there is none.
+func (l *look) endAt(p veth.Place) *end {
+	i, _ := l.kernel.HostEnd(p)
+	return l.named[i.Name]
+}
 
 // twice takes down that an address is told of, and tells whether it was before.
 func (l *look) twice(network string, address netip.Addr) (before bool) {

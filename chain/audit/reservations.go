@@ -127,13 +127,13 @@ func (l *look) reservation(ctx context.Context, s *store, a netip.Addr, h ipam.H
 		return // goes with its record
 	}
 	knows := l.knows(who)
-	if len(l.held(l.kernel, a, who, knows == nil)) > 0 {
+	if len(held(l.kernel, a, who, knows == nil)) > 0 {
 		return
 	}
 	l.suspect(ctx, suspect{
 		Finding: l.released(l.unheld(s, h, knows), s, who), id: who.ContainerID, stamps: []string{h.Stamp},
 		still: func(*Finding) bool { return unchanged(h) && (knows != nil || !l.appeared(who)) },
-		holds: func(now *veth.Survey) bool { return len(l.held(now, a, who, knows == nil)) == 0 },
+		holds: func(now *veth.Survey) bool { return len(held(now, a, who, knows == nil)) == 0 },
 	})
 }
 
@@ -175,6 +175,8 @@ func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 		return f.reported(notOurs)
 	case net.conf == "":
 		return f.reported("no configuration of the network is known")
+	case l.kernel.Partial:
+		return f.reported("a namespace could not be looked at: it may have the address")
 	case len(l.kernel.Addresses[f.Address]) > 0:
 		return f.reported("an interface in another namespace has the address")
 	}
@@ -187,15 +189,14 @@ func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 // held is the interfaces that have a reservation's address. Where nobody knows
 // the holder they speak for it only where the host leads to them, and they are
 // not proven to be another's.
-func (l *look) held(k *veth.Survey, a netip.Addr, who delegates.Attachment, strict bool) (out []veth.Place) {
+func held(k *veth.Survey, a netip.Addr, who delegates.Attachment, strict bool) (out []veth.Place) {
 	for _, p := range k.Addresses[a] {
-		if strict {
-			e := l.endAt(p)
-			if p.Space != 0 && k.Spaces[p.Space].Number < 0 || e != nil && e.owner.Network != "" && e.owner.ContainerID != who.ContainerID {
-				continue
-			}
+		e, _ := k.HostEnd(p)
+		owner, _ := veth.OwnerOf(e.Alias)
+		elsewhere := p.Space != 0 && k.Spaces[p.Space].Number < 0
+		if !strict || !elsewhere && (owner.Network == "" || owner.ContainerID == who.ContainerID) {
+			out = append(out, p)
 		}
-		out = append(out, p)
 	}
 	return out
 }

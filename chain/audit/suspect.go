@@ -51,7 +51,7 @@ func (l *look) again(ctx context.Context) {
 	all = idle(all)
 	if slices.ContainsFunc(all, func(s suspect) bool { return s.holds != nil }) {
 		now, _ := veth.Take(l.paths()) // what cannot be read was told at the first look
-		all = slices.DeleteFunc(all, func(s suspect) bool { return s.holds != nil && !s.holds(now) })
+		all = slices.DeleteFunc(all, func(s suspect) bool { return s.holds != nil && (now.Blind || !s.holds(now)) })
 	}
 	for _, s := range idle(all) {
 		if s.still(&s.Finding) && ctx.Err() == nil {

@@ -20,12 +20,18 @@ type Survey struct {
 	Addresses  map[netip.Addr][]Place
 	Namespaces map[string]Space // by the paths that were asked for; where no namespace is there is none
 	Spaces     []Space          // the first is the host's
+	Blind      bool             // the host's own interfaces or addresses could not be listed
+	Partial    bool             // a namespace could not be looked at
 
 	host     *Conn
 	numbered map[int]int     // index of a Space by the host's number for it
 	indexed  map[int]int     // index in Links by the interface's
 	aliases  map[string]bool // of Links
+	peers    map[place]int   // index in Links by where the other end is
 }
+
+// place is a Place without its label.
+type place struct{ space, index int }
 
 // Place is where an address is: an interface of a namespace.
 type Place struct {
@@ -45,9 +51,9 @@ type Space struct {
 // mounted here, that is the other end of one of the host's pairs, or that one of
 // the paths leads to. What cannot be looked at is in errs, and passed over.
 func Take(paths []string) (s *Survey, errs []error) {
-	s = &Survey{Addresses: map[netip.Addr][]Place{}, Namespaces: map[string]Space{}, numbered: map[int]int{}, indexed: map[int]int{}, aliases: map[string]bool{}}
+	s = &Survey{Addresses: map[netip.Addr][]Place{}, Namespaces: map[string]Space{}, numbered: map[int]int{}, indexed: map[int]int{}, aliases: map[string]bool{}, peers: map[place]int{}}
 	host, err := Dial()
-	if err != nil {
+	if s.Blind = err != nil; s.Blind {
 		return s, []error{err}
 	}
 	defer host.Close()
@@ -58,7 +64,8 @@ func Take(paths []string) (s *Survey, errs []error) {
 	}
 	s.Spaces = []Space{{Path: ownPath, Number: own, Cookie: host.Cookie()}}
 	errs = append(errs, err, s.list(host, own, 0))
-	for _, l := range s.Links {
+	s.Blind = errors.Join(errs...) != nil
+	for i, l := range s.Links {
 		if _, known := s.numbered[l.PeerNS]; l.PeerNS >= 0 && !known {
 			err := s.list(host, l.PeerNS, s.add(Space{Number: l.PeerNS}))
 			if errors.Is(err, unix.EINVAL) {
@@ -66,9 +73,14 @@ func Take(paths []string) (s *Survey, errs []error) {
 			}
 			errs = append(errs, err)
 		}
+		if at := s.Peer(l); at >= 0 {
+			s.peers[place{at, l.Peer}] = i
+		}
 	}
 	errs = append(errs, s.visit(paths)...)
-	return s, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	s.Partial = len(errs) > 0
+	return s, errs
 }
 
 // Peer is the index in Spaces of the namespace that has a pair's other end; -1
@@ -89,6 +101,15 @@ func (s *Survey) Dying(l Link) bool {
 // Link is the host's interface with an index.
 func (s *Survey) Link(index int) (l Link, ok bool) {
 	i, ok := s.indexed[index]
+	if !ok {
+		return l, false
+	}
+	return s.Links[i], true
+}
+
+// HostEnd is the host's end of a pair whose other end is at a place.
+func (s *Survey) HostEnd(p Place) (l Link, ok bool) {
+	i, ok := s.peers[place{p.Space, p.Index}]
 	if !ok {
 		return l, false
 	}
