@@ -68,7 +68,7 @@ func (n Node) Audit(ctx context.Context, told Told) (Counts, error) {
 	defer runtime.UnlockOSThread()
 	l := newLook(n, told)
 	for _, step := range steps {
-		if ctx.Err() == nil && !(step.sees && l.kernel.Blind) {
+		if ctx.Err() == nil && (!step.sees || !l.kernel.Blind) {
 			step.do(l, ctx)
 		}
 	}
