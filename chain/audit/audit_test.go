@@ -221,6 +221,7 @@ func TestPlants(t *testing.T) {
 			w := newWorld(t, ours, 2)
 			tt.plant(w)
 			w.found(tt.want)
+			w.mended()
 		})
 	}
 }
@@ -291,6 +292,7 @@ func TestOthers(t *testing.T) {
 				w.conflists = conflists
 				tt.plant(w)
 				w.found(tt.want)
+				w.mended()
 			})
 		}
 	}

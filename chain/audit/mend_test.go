@@ -13,30 +13,12 @@ import (
 	"github.com/tracewire/tracewire/test/attach"
 )
 
-// TestMends: what can be mended is, on every node of the plants, and then is found
-// no more. What is only reported stays, until what it waits for is gone.
-func TestMends(t *testing.T) {
-	for _, tt := range plants {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, ours, 2)
-			tt.plant(w)
-			w.mended()
-		})
-	}
-	for _, tt := range others {
-		t.Run("theirs, "+tt.name, func(t *testing.T) {
-			w := newWorld(t, theirs, 2)
-			tt.plant(w)
-			w.mended()
-		})
-	}
-}
-
 // rounds is how often a node is mended, at most: a reservation waits for the
 // entry that speaks for it.
 const rounds = 3
 
-// mended mends the node until there is nothing to do.
+// mended mends the node until there is nothing to do: what can be mended is found
+// no more. What is only reported stays, until what it waits for is gone.
 func (w *world) mended() {
 	w.t.Helper()
 	var found []Finding

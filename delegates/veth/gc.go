@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tracewire/tracewire/delegates"
 )
 
@@ -138,18 +136,7 @@ func parseOwner(text string) (a delegates.Attachment, ok bool) {
 }
 
 // Links lists all interfaces of the kind veth.
-func (c *Conn) Links() (out []Link, err error) {
-	var m batch
-	m.Add("list interfaces", unix.RTM_GETLINK, 0)
-	m.IfInfo(0, 0, 0)
-	m.U32(unix.IFLA_EXT_MASK, skipStats)
-	info := m.Nest(unix.IFLA_LINKINFO)
-	m.Str(unix.IFLA_INFO_KIND, "veth")
-	info()
-	m.End()
-	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) { out = append(out, readLink(body)) })
-	return out, err
-}
+func (c *Conn) Links() ([]Link, error) { return c.interfaces("veth") }
 
 // OwnerOf is the attachment that an alias of ours names. hashed tells that it is
 // ours and names none: the names were too long for it.

@@ -58,7 +58,7 @@ func Take(paths []string) (s *Survey, errs []error) {
 	}
 	defer host.Close()
 	s.host = host
-	s.Links, err = host.interfaces()
+	s.Links, err = host.interfaces("")
 	for i, l := range s.Links {
 		s.indexed[l.Index], s.aliases[l.Alias] = i, true
 	}
@@ -167,12 +167,17 @@ func label(body []byte) (text string) {
 	return text
 }
 
-// interfaces lists all of a namespace's.
-func (c *Conn) interfaces() (out []Link, err error) {
+// interfaces lists those of a kind, "" for all.
+func (c *Conn) interfaces(kind string) (out []Link, err error) {
 	var m batch
 	m.Add("list interfaces", unix.RTM_GETLINK, 0)
 	m.IfInfo(0, 0, 0)
 	m.U32(unix.IFLA_EXT_MASK, skipStats)
+	if kind != "" {
+		info := m.Nest(unix.IFLA_LINKINFO)
+		m.Str(unix.IFLA_INFO_KIND, kind)
+		info()
+	}
 	m.End()
 	err = c.Dump(&m.Batch, func() { out = nil }, func(body []byte) { out = append(out, readLink(body)) })
 	return out, err
