@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,8 +17,8 @@ import (
 // and none can be asked. So one child is remembered, and as long as that one is a
 // zombie no more are made.
 
-// memoryPath holds the number of a child, of this boot. It is missing before the
-// first one.
+// memoryPath holds the number of a child of this boot, and when it was made. It is
+// missing before the first one.
 const memoryPath = "/run/tracewire/reaped"
 
 // memory is the file, open.
@@ -51,34 +50,50 @@ const (
 func (m memory) fate() fate {
 	b := make([]byte, 32)
 	n, _ := unix.Pread(int(m), b, 0)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:max(0, n)])))
-	if err != nil {
+	var pid int
+	var made int64
+	if _, err := fmt.Sscan(string(b[:max(0, n)]), &pid, &made); err != nil {
 		return gone
 	}
-	name, state, parent := status(pid)
-	switch ours := self(); {
-	case name == "" || name != ours:
+	child, ours := status(pid), self()
+	switch {
+	case child.name == "" || child.name != ours:
 		return gone // the number may be another's by now
-	case state != "Z":
+	case child.state != "Z" || uptime()-made < patient || status(child.parent).name == ours:
 		return going
-	default:
-		if name, _, _ := status(parent); name == ours {
-			return going
-		}
 	}
 	return zombie
 }
 
-// keep remembers a child. The text is always as long, so that it replaces
-// another.
-func (m memory) keep(pid int) { _, _ = unix.Pwrite(int(m), fmt.Appendf(nil, "%10d\n", pid), 0) }
+// patient is the age, in hundredths of a second, at which a child should be
+// reaped. It ends after five of them, but some inits look only every other second.
+const patient = 1000
 
-// status is a process's name, state and parent (proc_pid_stat(5)); no name where
-// there is none.
-func status(pid int) (name, state string, parent int) {
+// uptime is the time since the boot in hundredths of a second. It steps with no clock.
+func uptime() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	return t.Nano() / 10_000_000
+}
+
+// keep remembers a child, and when it was made. The text is always as long, so
+// that it replaces another.
+func (m memory) keep(pid int) {
+	_, _ = unix.Pwrite(int(m), fmt.Appendf(nil, "%10d %19d\n", pid, uptime()), 0)
+}
+
+// process is what proc_pid_stat(5) tells of one.
+type process struct {
+	name   string
+	state  string // "Z" is a zombie
+	parent int
+}
+
+// status is a process's, the zero one where there is none.
+func status(pid int) process {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", "", 0
+		return process{}
 	}
 	defer func() { _ = unix.Close(fd) }()
 	b := make([]byte, 512)
@@ -86,17 +101,18 @@ func status(pid int) (name, state string, parent int) {
 	return parseStatus(b[:max(0, n)])
 }
 
-func parseStatus(b []byte) (name, state string, parent int) {
+func parseStatus(b []byte) (p process) {
 	from, to := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')') // a name may hold either
 	if from < 0 || to < from {
-		return "", "", 0
+		return p
 	}
-	rest := bytes.Fields(b[to+1:])
+	rest := bytes.Fields(b[to+1:]) // the third field and what follows
 	if len(rest) < 2 {
-		return "", "", 0
+		return p
 	}
-	parent, _ = strconv.Atoi(string(rest[1]))
-	return string(b[from+1 : to]), string(rest[0]), parent
+	p.name, p.state = string(b[from+1:to]), string(rest[0])
+	p.parent, _ = strconv.Atoi(string(rest[1]))
+	return p
 }
 
 // self is our own name, which a child has too.

@@ -101,17 +101,16 @@ func TestChildren(t *testing.T) {
 }
 
 func TestParseStatus(t *testing.T) {
-	for text, want := range map[string]string{
-		"4711 (tracewire) Z 1 4711 4711 0": "tracewire Z 1",
-		"4711 (a) b (c)) S 12 1":           "a) b (c) S 12",
-		"4711 () R x":                      " R 0",
-		"4711 (tracewire) Z":               "  0",
-		"4711 )tracewire( Z 1":             "  0",
-		"":                                 "  0",
+	for text, want := range map[string]process{
+		"4711 (tracewire) Z 1 4711 4711 0": {"tracewire", "Z", 1},
+		"4711 (a) b (c)) S 12 1":           {"a) b (c)", "S", 12},
+		"4711 () R x":                      {"", "R", 0},
+		"4711 (tracewire) Z":               {},
+		"4711 )tracewire( Z 1":             {},
+		"":                                 {},
 	} {
-		name, state, parent := parseStatus([]byte(text))
-		if got := fmt.Sprint(name, " ", state, " ", parent); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
+		if got := parseStatus([]byte(text)); got != want {
+			t.Errorf("%q: got %+v, want %+v", text, got, want)
 		}
 	}
 }
@@ -152,8 +151,8 @@ func TestWhatAChildKeeps(t *testing.T) {
 		t.Errorf("the pipe is still open: %d, %v, %#x", n, err, poll[0].Revents)
 	}
 	_ = unix.Close(locked)
-	if _, state, _ := status(pid); state == "" || state == "Z" {
-		t.Errorf("the child is gone already: %q", state)
+	if child := status(pid); child.name != self() || child.state == "Z" || child.parent != os.Getpid() {
+		t.Errorf("the child is gone already: %+v", child)
 	}
 }
 
@@ -190,12 +189,12 @@ func locker(t *testing.T, fd int) int {
 }
 
 func FuzzStatus(f *testing.F) {
-	for _, text := range []string{"4711 (tracewire) Z 1 4711", "4711 (a) b (c)) S 12 1", ")(", "(", ""} {
+	for _, text := range []string{"4711 (a) b (c)) S 12 1", ")(", "(", ""} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if name, state, _ := parseStatus(b); len(name)+len(state) > len(b) {
-			t.Errorf("%q, %q", name, state)
+		if p := parseStatus(b); len(p.name)+len(p.state) > len(b) {
+			t.Errorf("%+v", p)
 		}
 	})
 }
