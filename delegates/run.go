@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/proc"
 	"github.com/tracewire/tracewire/trace/point"
 )
 
@@ -61,7 +62,7 @@ func execute(ctx context.Context, cmd *exec.Cmd) error {
 	default:
 	}
 	adopt()
-	since := now()
+	since := proc.Now()
 	err := cmd.Start()
 	point.Pass(point.While, cmd.Path)
 	if err == nil {

@@ -3,7 +3,6 @@ package trace
 import (
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -70,28 +69,5 @@ func TestLeftover(t *testing.T) {
 	}
 	if Leftover(1, parent) || Leftover(-1, parent) || Leftover(os.Getpid(), parent) {
 		t.Error("a process without the value left it")
-	}
-}
-
-func TestAge(t *testing.T) {
-	self, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		name        string
-		stat        string
-		least, most time.Duration
-	}{
-		{"this process", string(self), 0, 10 * time.Minute},
-		{"a name like fields", "7 (a) S 1 2 (b)) S " + strings.Repeat("0 ", 18) + "1 0", time.Second, 1 << 62},
-		{"cut short", "7 (a) S 1", 0, 0},
-		{"empty", "", 0, 0},
-		{"no number", "7 (a) S " + strings.Repeat("x ", 30), 0, 0},
-		{"the future", "7 (a) S " + strings.Repeat("0 ", 18) + strconv.Itoa(1<<38), -1 << 62, 0},
-	} {
-		if got := age([]byte(tt.stat)); got < tt.least || got > tt.most {
-			t.Errorf("%s: %s", tt.name, got)
-		}
 	}
 }

@@ -3,13 +3,14 @@
 package netlink
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"strconv"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/proc"
 )
 
 // A child that outlives us is somebody else's to reap: of the nearest ancestor
@@ -51,68 +52,28 @@ func (m memory) fate() fate {
 	b := make([]byte, 32)
 	n, _ := unix.Pread(int(m), b, 0)
 	var pid int
-	var made int64
+	var made proc.Ticks
 	if _, err := fmt.Sscan(string(b[:max(0, n)]), &pid, &made); err != nil {
 		return gone
 	}
-	child, ours := status(pid), self()
+	child, ours := proc.Of(pid), self()
 	switch {
-	case child.name == "" || child.name != ours:
+	case child.Name == "" || child.Name != ours:
 		return gone // the number may be another's by now
-	case child.state != "Z" || uptime()-made < patient || status(child.parent).name == ours:
+	case child.State != "Z" || proc.Now()-made < patient || proc.Of(child.Parent).Name == ours:
 		return going
 	}
 	return zombie
 }
 
-// patient is the age, in hundredths of a second, at which a child should be
-// reaped. It ends after five of them, but some inits look only every other second.
-const patient = 1000
-
-// uptime is the time since the boot in hundredths of a second. It steps with no clock.
-func uptime() int64 {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
-	return t.Nano() / 10_000_000
-}
+// patient is the age at which a child should be reaped. It ends after five ticks,
+// but some inits look only every other second.
+const patient = proc.Ticks(10 * time.Second / proc.Tick)
 
 // keep remembers a child, and when it was made. The text is always as long, so
 // that it replaces another.
 func (m memory) keep(pid int) {
-	_, _ = unix.Pwrite(int(m), fmt.Appendf(nil, "%10d %19d\n", pid, uptime()), 0)
-}
-
-// process is what proc_pid_stat(5) tells of one.
-type process struct {
-	name   string
-	state  string // "Z" is a zombie
-	parent int
-}
-
-// status is a process's, the zero one where there is none.
-func status(pid int) process {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return process{}
-	}
-	defer func() { _ = unix.Close(fd) }()
-	b := make([]byte, 512)
-	n, _ := unix.Read(fd, b)
-	return parseStatus(b[:max(0, n)])
-}
-
-func parseStatus(b []byte) (p process) {
-	from, to := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')') // a name may hold either
-	if from < 0 || to < from {
-		return p
-	}
-	rest := bytes.Fields(b[to+1:]) // the third field and what follows
-	if len(rest) < 2 {
-		return p
-	}
-	p.name, p.state = string(b[from+1:to]), string(rest[0])
-	p.parent, _ = strconv.Atoi(string(rest[1]))
-	return p
+	_, _ = unix.Pwrite(int(m), fmt.Appendf(nil, "%10d %19d\n", pid, proc.Now()), 0)
 }
 
 // self is our own name, which a child has too.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/proc"
 	"github.com/tracewire/tracewire/test/netns"
 )
 
@@ -100,21 +101,6 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-func TestParseStatus(t *testing.T) {
-	for text, want := range map[string]process{
-		"4711 (tracewire) Z 1 4711 4711 0": {"tracewire", "Z", 1},
-		"4711 (a) b (c)) S 12 1":           {"a) b (c)", "S", 12},
-		"4711 () R x":                      {"", "R", 0},
-		"4711 (tracewire) Z":               {},
-		"4711 )tracewire( Z 1":             {},
-		"":                                 {},
-	} {
-		if got := parseStatus([]byte(text)); got != want {
-			t.Errorf("%q: got %+v, want %+v", text, got, want)
-		}
-	}
-}
-
 // TestWhatAChildKeeps: while it is at work it has the socket, and nothing else
 // of ours: a runtime's pipe ends with us, and so does a lock, which it does not
 // take from us either. It is of a session of its own.
@@ -151,7 +137,7 @@ func TestWhatAChildKeeps(t *testing.T) {
 		t.Errorf("the pipe is still open: %d, %v, %#x", n, err, poll[0].Revents)
 	}
 	_ = unix.Close(locked)
-	if child := status(pid); child.name != self() || child.state == "Z" || child.parent != os.Getpid() {
+	if child := proc.Of(pid); child.Name != self() || child.State == "Z" || child.Parent != os.Getpid() {
 		t.Errorf("the child is gone already: %+v", child)
 	}
 }
@@ -186,15 +172,4 @@ func locker(t *testing.T, fd int) int {
 		t.Fatal(err)
 	}
 	return int(l.Pid)
-}
-
-func FuzzStatus(f *testing.F) {
-	for _, text := range []string{"4711 (a) b (c)) S 12 1", ")(", "(", ""} {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if p := parseStatus(b); len(p.name)+len(p.state) > len(b) {
-			t.Errorf("%+v", p)
-		}
-	})
 }
