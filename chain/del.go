@@ -40,7 +40,7 @@ func (c *Chain) distrust(ctx context.Context) {
 // ADD used. What cannot be written down keeps nothing from being freed.
 func (c *Chain) remove(ctx context.Context, r cache.Record, call delegates.Call) error {
 	opened := c.open(ctx, r, call.Attachment)
-	c.quiet(ctx, r)
+	c.endLeft(ctx, r)
 	if len(r.Conf) > 0 {
 		call.Conf, call.Args = r.Conf, r.Args
 	}
@@ -107,10 +107,12 @@ func (c *Chain) open(ctx context.Context, r cache.Record, a delegates.Attachment
 	return nil
 }
 
-// quiet ends what the plugins of a killed operation left running, which may go on
-// making things that nobody would take back.
-func (c *Chain) quiet(ctx context.Context, r cache.Record) {
-	if r.Told || len(r.Steps) == 0 || r.Boot != c.Boot {
+// endLeft ends what the plugins of a killed operation left running, which may go
+// on making things that nobody would take back. That it was told of by now, as the
+// agent does, ends nothing.
+func (c *Chain) endLeft(ctx context.Context, r cache.Record) {
+	killed := r.State == cache.Interrupted || r.State == cache.Deleting
+	if !killed || len(r.Steps) == 0 || r.Boot != c.Boot {
 		return
 	}
 	if ended := delegates.EndLeft(r.Span, r.Deleting); len(ended) > 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/test/attach"
 	"github.com/tracewire/tracewire/test/netns"
 	"github.com/tracewire/tracewire/trace/read"
@@ -255,9 +256,10 @@ func TestKilledWhileADelegateRuns(t *testing.T) {
 
 // TestWhatAKilledDelegateStarted: of an operation that is killed the kernel ends
 // the delegate, but not what that one had started. Whoever meets the record next
-// ends it before anything is taken back, and nobody else's.
+// ends it before anything is taken back, and nobody else's: also where the agent
+// has told of the operation meanwhile.
 func TestWhatAKilledDelegateStarted(t *testing.T) {
-	for _, verb := range []string{"DEL", "ADD", "GC"} {
+	for _, verb := range []string{"DEL", "ADD", "GC", "DEL after it was told"} {
 		t.Run(verb, func(t *testing.T) {
 			n, dir := scripted(t, map[string]string{"first": `[ "$CNI_COMMAND" != ADD ] || answer`,
 				"waits": `[ "$CNI_COMMAND" = ADD ] || exit 0; exec 9>"$dir/pipe"
@@ -278,6 +280,9 @@ echo up >&9; wait`})
 			_ = cmd.Wait()
 			other := spared(t, dir)
 			switch verb {
+			case "DEL after it was told":
+				toldByAgent(t, n)
+				must(t, n, "DEL", stdin, a)
 			case "ADD":
 				must(t, n, "ADD", of(t, n, dir, "first"), a)
 			case "GC":
@@ -494,4 +499,23 @@ func TestReadmeExample(t *testing.T) {
 	l.set = map[string]string{"delegates": `[{"type": "macvlan"}, {"type": "tuning"}]`}
 	l.usual(t)
 	nothingLeft(t, l.Node)
+}
+
+// toldByAgent writes into each record that its operation was told of.
+func toldByAgent(t *testing.T, n *attach.Node) {
+	t.Helper()
+	dir := cache.Dir{Path: filepath.Join(n.Dir, "state", "attachments")}
+	all, err := dir.List()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d records, %v", len(all), err)
+	}
+	for _, r := range all {
+		j, err := dir.Open(r.Record, r.Attachment, time.Now())
+		if err == nil {
+			err = errors.Join(j.Told(), j.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
