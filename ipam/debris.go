@@ -67,13 +67,16 @@ func empty(path string) bool {
 	return unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0
 }
 
-// tenant is who lives at an address by what others than its file tell.
-func (s *store) tenant(a netip.Addr) (l Lease, ok bool, err error) {
+// tenant is who lives at an address by what others than its file tell: not the one
+// that this is done for, and not the one that the file names, if any.
+func (s *store) tenant(a netip.Addr, named Reservation) (l Lease, ok bool, err error) {
 	if s.recorded == nil {
 		return l, false, nil
 	}
 	leases, err := s.recorded()
-	i := slices.IndexFunc(leases, func(l Lease) bool { return l.Address == a && of(l.Attachment) != s.owner })
+	i := slices.IndexFunc(leases, func(l Lease) bool {
+		return l.Address == a && !named.is(of(l.Attachment)) && !s.owner.is(of(l.Attachment))
+	})
 	if i < 0 || err != nil {
 		return l, false, err
 	}
@@ -84,7 +87,7 @@ func (s *store) tenant(a netip.Addr) (l Lease, ok bool, err error) {
 // address their file was damaged: they have their reservation again. Debris that
 // nobody can judge stays.
 func (s *store) ownerless(ctx context.Context, a netip.Addr) (bool, error) {
-	l, lives, err := s.tenant(a)
+	l, lives, err := s.tenant(a, Reservation{})
 	if err == nil && s.unlocked {
 		err = errUnlocked
 	}
@@ -103,8 +106,8 @@ var errUnlocked = errors.New("its folder cannot be locked")
 // another tells that somebody else than a reservation's holder lives at its address:
 // the file was damaged so that it names another one. It is theirs again. Where nobody
 // can tell, the file counts.
-func (s *store) another(ctx context.Context, a netip.Addr) (bool, error) {
-	l, lives, err := s.tenant(a)
+func (s *store) another(ctx context.Context, a netip.Addr, holder Reservation) (bool, error) {
+	l, lives, err := s.tenant(a, holder)
 	if !lives || err != nil {
 		return false, nil
 	}

@@ -247,3 +247,20 @@ func TestReservationOfAnother(t *testing.T) {
 		})
 	}
 }
+
+// TestReservationOfItself: who is known by others too is not somebody else at its
+// own address: GC gives it back when the attachment is not to be kept.
+func TestReservationOfItself(t *testing.T) {
+	for _, file := range []string{"web\r\neth0", "web"} {
+		h, dir := serve(t, pool, "")
+		files{"10.1.0.2": file}.write(t, dir)
+		h.Recorded = func() ([]Lease, error) { return []Lease{leaseOf("web", "10.1.0.2", true)}, nil }
+		none := delegates.Kept{Recorded: func(delegates.Attachment) bool { return false }}
+		if err := h.GC(t.Context(), delegates.Call{Attachment: delegates.Attachment{Network: "net1"}}, none); err != nil {
+			t.Error(err)
+		}
+		if left := read(t, dir); len(left) > 0 {
+			t.Errorf("left of %q: %v", file, left)
+		}
+	}
+}

@@ -268,7 +268,7 @@ func (s *store) end(ctx context.Context, l left, holders Holders) (gone bool, er
 	if !s.mine(a) && (holders.Lives(a, l.Address) || holders.Left(a)) {
 		return false, nil
 	}
-	if theirs, err := s.another(ctx, l.Address); theirs || err != nil {
+	if theirs, err := s.another(ctx, l.Address, of(a)); theirs || err != nil {
 		return false, err
 	}
 	if err := remove(s.path(l.Address)); err != nil {

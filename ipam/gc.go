@@ -71,7 +71,7 @@ func (s *store) collect(ctx context.Context, a netip.Addr, network string, k del
 	if k.Has(delegates.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}) {
 		return false, nil
 	}
-	if theirs, err := s.another(ctx, a); theirs || err != nil {
+	if theirs, err := s.another(ctx, a, r); theirs || err != nil {
 		return false, err
 	}
 	s.span.Event("reservation.release", trace.KeyAddresses.StringSlice([]string{filepath.Base(path)}), trace.KeyID.String(r.ContainerID))

@@ -56,5 +56,10 @@ func of(a delegates.Attachment) Reservation {
 	return Reservation{strings.TrimSpace(a.ContainerID), a.IfName}
 }
 
+// is tells that both are one holder, one of which may be bare.
+func (r Reservation) is(o Reservation) bool {
+	return r.ContainerID == o.ContainerID && (r.IfName == o.IfName || r.IfName == "" || o.IfName == "")
+}
+
 // bare is the same holder in a file of an old host-local.
 func (r Reservation) bare() Reservation { return Reservation{ContainerID: r.ContainerID} }

@@ -139,7 +139,7 @@ func (h HostLocal) count(ctx context.Context, c delegates.Call, dir string, last
 		all := u.count(set, taken, free)
 		if free == nil && u.atLeast(relaxed) { // below, nobody asks for more
 			free = h.Earlier.free(ctx, dir, c.Network)
-			maps.DeleteFunc(free, func(a netip.Addr, _ bool) bool { _, lives, _ := s.tenant(a); return lives })
+			maps.DeleteFunc(free, func(a netip.Addr, _ bool) bool { _, lives, _ := s.tenant(a, Reservation{}); return lives })
 			all = u.count(set, taken, free)
 		}
 		if u.Used >= u.total {
@@ -216,7 +216,7 @@ func (s *store) odd(all []netip.Addr) (ownerless, folder string) {
 		case what == directory:
 			folder = a.String()
 		case what == debris:
-			if _, lives, err := s.tenant(a); !lives && err == nil {
+			if _, lives, err := s.tenant(a, Reservation{}); !lives && err == nil {
 				return a.String(), ""
 			}
 		}
