@@ -41,15 +41,21 @@ var Reasons = []Reason{
 	{"ipam.reservation", "an address is not reserved for the attachment", "until then it may be given to another pod", true},
 }
 
-// Mends tells that DEL and a new ADD would put a reason's finding right; false for an
-// unknown one.
-func Mends(reason string) bool {
+// ReasonOf is the reason of a name, and false for an unknown one.
+func ReasonOf(name string) (Reason, bool) {
 	for _, r := range Reasons {
-		if r.Name == reason {
-			return r.Mends
+		if r.Name == name {
+			return r, true
 		}
 	}
-	return false
+	return Reason{}, false
+}
+
+// Mends tells that DEL and a new ADD would put a reason's finding right; false for an
+// unknown one.
+func Mends(name string) bool {
+	r, _ := ReasonOf(name)
+	return r.Mends
 }
 
 // Difference is what CHECK sees, or could, and makes no finding of.

@@ -30,6 +30,7 @@ type command struct {
 	boot     string // boot id of this kernel
 	terminal bool   // out is one
 	columns  int    // of the terminal, 0 when not known
+	attended bool   // err is a terminal: somebody waits
 
 	flags struct{ stateDir, spool, log, confDir, output, colour string }
 }
@@ -102,7 +103,7 @@ func (c *command) root(out *bufio.Writer) *cobra.Command {
 		"for more information about a command", "to learn more").Replace(root.UsageTemplate()))
 	c.globalFlags(root)
 	root.SetGlobalNormalizationFunc(american)
-	root.AddCommand(c.trace(), c.history(), c.show(), c.explain(), c.version())
+	root.AddCommand(c.trace(), c.history(), c.show(), c.check(), c.gc(), c.explain(), c.version())
 	root.SetHelpCommand(help())
 	c.completion(root)
 	return root

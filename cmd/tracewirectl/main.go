@@ -25,6 +25,7 @@ func main() {
 		c.terminal = true
 		c.columns, _, _ = term.GetSize(fd)
 	}
+	c.attended = term.IsTerminal(int(os.Stderr.Fd()))
 	code := c.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -49,10 +49,30 @@ func add(to *[]string, paths ...string) {
 	}
 }
 
-// networks is every entry of ours in the conflists on this node. A folder that
-// was asked for has to be there. A file that cannot be read may be any other
-// plugin's: it is told of and passed over.
+// networks is every entry of ours in the conflists on this node.
 func (c *command) networks() (nets []conflist.Network, err error) {
+	entries, err := c.own()
+	for _, e := range entries {
+		nets = append(nets, e.Network)
+	}
+	return nets, err
+}
+
+// own is every entry of ours in the conflists on this node.
+func (c *command) own() (own []conflist.Entry, err error) {
+	all, err := c.lists()
+	for _, e := range all {
+		if e.Ours() {
+			own = append(own, e)
+		}
+	}
+	return own, err
+}
+
+// lists is every entry of the conflists on this node, other plugins' too. A folder
+// that was asked for has to be there. A file that cannot be read may be any other
+// plugin's: it is told of and passed over.
+func (c *command) lists() ([]conflist.Entry, error) {
 	dir, asked := c.flags.confDir, c.flags.confDir != ""
 	if dir == "" {
 		dir = c.getenv("NETCONFPATH")
@@ -64,10 +84,5 @@ func (c *command) networks() (nets []conflist.Network, err error) {
 	for _, b := range broken {
 		c.complain(b)
 	}
-	for _, e := range entries {
-		if e.Ours() {
-			nets = append(nets, e.Network)
-		}
-	}
-	return nets, err
+	return entries, err
 }

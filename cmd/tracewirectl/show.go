@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -73,23 +74,39 @@ func (c *command) find(text string) (stored, error) {
 	if err != nil {
 		return stored{}, err
 	}
-	byKey := map[delegates.Attachment]stored{}
-	var subjects []subject
-	for _, r := range all {
-		byKey[r.Attachment] = r
-		subjects = append(subjects, r.subject())
-	}
-	picked, err := n.pick(subjects)
+	picked, err := pick(all, n)
 	switch {
-	case err != nil:
-		if r, ok := unrecorded(text); ok && len(picked) == 0 {
+	case errors.Is(err, errNothing):
+		if r, ok := unrecorded(text); ok {
 			return r, nil
 		}
 		return stored{}, err
+	case err != nil:
+		return stored{}, err
 	case len(picked) > 1:
-		return stored{}, n.ambiguous(picked)
+		return stored{}, n.ambiguous(subjects(picked))
 	}
-	return byKey[picked[0].Attachment], nil
+	return picked[0], nil
+}
+
+// pick is the records that a name fits.
+func pick(all []stored, n name) (out []stored, err error) {
+	byKey := map[delegates.Attachment]stored{}
+	for _, r := range all {
+		byKey[r.Attachment] = r
+	}
+	picked, err := n.pick(subjects(all))
+	for _, s := range picked {
+		out = append(out, byKey[s.Attachment])
+	}
+	return out, err
+}
+
+func subjects(all []stored) (out []subject) {
+	for _, r := range all {
+		out = append(out, r.subject())
+	}
+	return out
 }
 
 // unrecorded is an attachment that only the kernel knows.

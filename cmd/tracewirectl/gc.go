@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	"github.com/spf13/cobra"
+
+	"github.com/tracewire/tracewire/chain/audit/cri"
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/ipam"
+)
+
+func (c *command) gc() *cobra.Command {
+	var p plugins
+	var ask sockets
+	var only string
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "gc --cri SOCKET",
+		Short: "Ends the attachments of pods that the runtime no longer has",
+		Long: `gc asks the container runtime for its pods' sandboxes, shows what stands on this
+node for others, and has the plugins remove it, as a runtime would: DEL for what
+libcni keeps, then GC of the whole list. Where the list is of a cniVersion that
+has no GC, or is gone, tracewire alone is asked, from its records. Nobody calls
+GC on most nodes: kubelet, containerd and CRI-O do not.
+
+What a stopped sandbox has stays, until the runtime forgets it. Where records
+name a runtime that is none of those asked, nothing is done: its pods would all
+be taken for gone.
+
+Exit codes: 0 done or nothing to do, 2 it could not look, or not all could be
+removed.`,
+		Example: `  tracewirectl gc --cri /run/containerd/containerd.sock --dry-run
+  tracewirectl gc --cri unix:///run/crio/crio.sock --network podnet
+  tracewirectl gc --cri /run/containerd/containerd.sock --cri /run/crio/crio.sock`,
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(ask.paths) == 0 {
+				return errors.New("--cri is missing: without the runtime's list nobody knows what is valid")
+			}
+			if err := c.open(&p); err != nil {
+				return err
+			}
+			plan, err := c.planGC(cmd.Context(), &p, ask, only)
+			if err != nil {
+				return err
+			}
+			if !dry {
+				p.collect(cmd.Context(), plan)
+			}
+			if c.asJSON() {
+				err = printJSON(cmd.OutOrStdout(), plan)
+			} else {
+				err = c.printGC(cmd.OutOrStdout(), plan, dry)
+			}
+			return errors.Join(err, failedGC(plan))
+		},
+	}
+	pluginFlags(cmd, &p)
+	criFlag(cmd, &ask)
+	networkFlag(cmd, &only)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "Shows what would go, and does nothing")
+	return cmd
+}
+
+// sockets is the runtimes to ask.
+type sockets struct{ paths []string }
+
+func criFlag(cmd *cobra.Command, s *sockets) {
+	cmd.Flags().StringArrayVar(&s.paths, "cri", nil, "Asks the container runtime at `SOCKET`; may be given again")
+	complete(cmd, "cri", cobra.FixedCompletions([]string{"/run/containerd/containerd.sock", "/run/crio/crio.sock"}, cobra.ShellCompDirectiveDefault))
+}
+
+func networkFlag(cmd *cobra.Command, only *string) {
+	cmd.Flags().StringVar(only, "network", "", "Looks at this network `NAME` alone")
+	complete(cmd, "network", cobra.NoFileCompletions)
+}
+
+// ask asks each socket once.
+func (s sockets) ask(ctx context.Context) (all []cri.Runtime, err error) {
+	for _, socket := range s.paths {
+		path, err := cri.Path(socket)
+		if err != nil {
+			return nil, fmt.Errorf("--cri %s: %w", socket, err)
+		}
+		if slices.ContainsFunc(all, func(r cri.Runtime) bool { return r.Socket == path }) {
+			continue
+		}
+		r, err := cri.Ask(ctx, socket)
+		if err != nil {
+			return nil, fmt.Errorf("--cri: %w", err)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// collection is what GC does on one network.
+type collection struct {
+	Network string  `json:"network"`
+	List    string  `json:"list,omitempty"` // the file; empty where there are only records
+	Valid   int     `json:"valid"`          // attachments that stay
+	Stale   []stale `json:"stale"`
+	Done    bool    `json:"done"`
+	Error   string  `json:"error,omitempty"`
+
+	network *network
+	valid   []cnitypes.GCAttachment
+	ended   []cache.Stored // records of attachments that are stale
+}
+
+// stale is one thing that stands for a pod that is no more.
+type stale struct {
+	What        string `json:"what"` // record, libcni entry or address
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName,omitempty"`
+	Pod         string `json:"pod,omitempty"`
+	Address     string `json:"address,omitempty"`
+}
+
+// planGC looks at what there is.
+func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only string) (plan []*collection, err error) {
+	at, err := c.places()
+	if err != nil {
+		return nil, err
+	}
+	all, err := records(at.state)
+	if err != nil {
+		return nil, err
+	}
+	nets, err := c.nets(all, only)
+	if err != nil {
+		return nil, err
+	}
+	runtimes, err := ask.ask(ctx) // after the records: what is made meanwhile is in none
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]bool{}
+	for _, r := range runtimes {
+		for _, s := range r.Sandboxes {
+			there[s.ID] = true
+		}
+	}
+	for _, n := range nets {
+		if err := c.onlyAsked(n, runtimes); err != nil {
+			return nil, err
+		}
+		plan = append(plan, p.weigh(n, there))
+	}
+	return plan, nil
+}
+
+// onlyAsked is an error where a living record of a network names a runtime that was
+// not asked. Programs are compared by their names, as an update may move them.
+// Where a socket does not tell who listens, it stands for one.
+func (c *command) onlyAsked(n *network, asked []cri.Runtime) error {
+	unknown, names := 0, []string{}
+	for _, r := range asked {
+		if r.Executable == "" {
+			unknown++
+		}
+		names = append(names, filepath.Base(r.Executable))
+	}
+	var others []string
+	for _, r := range n.all {
+		if r.State == cache.Attached && r.Runtime != "" && !r.Earlier(c.boot) &&
+			!slices.Contains(names, filepath.Base(r.Runtime)) && !slices.Contains(others, r.Runtime) {
+			others = append(others, r.Runtime)
+		}
+	}
+	if len(others) <= unknown {
+		return nil
+	}
+	slices.Sort(others)
+	return fmt.Errorf("network %s has attachments that %s made, whose socket was not asked: give each runtime's by --cri", n.name, strings.Join(others, " and "))
+}
+
+// weigh tells what of a network stays and what goes. What is told of a sandbox that
+// is there stays, whatever its interface is called.
+func (p *plugins) weigh(n *network, there map[string]bool) *collection {
+	out := &collection{Network: n.name, List: n.file, Stale: []stale{}, network: n, valid: []cnitypes.GCAttachment{}}
+	told := map[delegates.Attachment]bool{}
+	tell := func(a delegates.Attachment, s stale) {
+		switch {
+		case told[a]:
+		case there[a.ContainerID]:
+			out.valid = append(out.valid, cnitypes.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName})
+		default:
+			s.ContainerID, s.IfName = a.ContainerID, a.IfName
+			out.Stale = append(out.Stale, s)
+		}
+		told[a] = true
+	}
+	for _, r := range n.all {
+		tell(r.Attachment, stale{What: "record", Pod: podName(stored{r})})
+		if !there[r.ContainerID] {
+			out.ended = append(out.ended, r)
+		}
+	}
+	for a := range p.cached {
+		if a.Network == n.name {
+			tell(a, stale{What: "libcni entry"})
+		}
+	}
+	for h := range n.held() {
+		tell(delegates.Attachment{Network: n.name, ContainerID: h.Holder.ContainerID, IfName: h.Holder.IfName}, stale{What: "address", Address: h.Address.String()})
+	}
+	out.Valid = len(out.valid)
+	for id := range there { // nothing is known of it yet, or it is of another network
+		if a := (cnitypes.GCAttachment{ContainerID: id, IfName: "eth0"}); !slices.Contains(out.valid, a) {
+			out.valid = append(out.valid, a)
+		}
+	}
+	slices.SortFunc(out.Stale, func(a, b stale) int {
+		return strings.Compare(a.What+a.ContainerID+a.IfName, b.What+b.ContainerID+b.IfName)
+	})
+	return out
+}
+
+// held is the reservations of a network in host-local's form.
+func (n *network) held() func(func(ipam.Held) bool) {
+	doc := conflist.Read(n.conf)
+	net := conflist.Parse(doc)
+	if net.Tracewire.Mode == "delegate" && len(net.Delegates) > 0 {
+		doc = conflist.Read(net.Delegates[0].Conf)
+	}
+	return func(yield func(ipam.Held) bool) {
+		if doc.At("ipam").At("type").Text() != "host-local" {
+			return
+		}
+		dir, err := ipam.Parse(doc, nil).Store(n.name)
+		if err != nil {
+			return // a name that is none has no store
+		}
+		for h, err := range ipam.In(dir) {
+			if err == nil && h.State == ipam.Reserved && !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// collect has the plugins remove what is stale.
+func (p *plugins) collect(ctx context.Context, plan []*collection) {
+	for _, col := range plan {
+		err := p.collectOne(ctx, col)
+		if col.Done = err == nil; err != nil {
+			col.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+	}
+}
+
+func (p *plugins) collectOne(ctx context.Context, col *collection) error {
+	n := col.network
+	if n.list != nil && n.list.DisableGC {
+		return errors.New("disableGC is set in " + n.file)
+	}
+	var errs []error
+	for _, r := range col.ended {
+		// libcni's GC ends those that it knows; ours spares what lives and another made.
+		if list, _ := p.attached(r.Attachment); list == nil || n.list == nil {
+			errs = append(errs, p.del(ctx, r))
+		}
+	}
+	if n.list != nil {
+		errs = append(errs, p.cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: col.valid}))
+	}
+	if n.list == nil || !hasGC(n.list.CNIVersion) {
+		errs = append(errs, p.run(ctx, "GC", invocation{conf: n.conf, keys: map[string]any{
+			"cniVersion": firstGC, "cni.dev/valid-attachments": col.valid, "cni.dev/attachments": col.valid,
+		}}))
+	}
+	return errors.Join(errs...)
+}
+
+// firstGC is the first cniVersion that has GC.
+const firstGC = "1.1.0"
+
+func hasGC(version string) bool {
+	major, minor, _ := strings.Cut(version, ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	return major > "1" || major == "1" && minor >= "1"
+}
+
+// failedGC is the error that the exit code follows from.
+func failedGC(plan []*collection) error {
+	var errs []error
+	for _, col := range plan {
+		if col.Error != "" {
+			errs = append(errs, fmt.Errorf("network %s: %s", col.Network, col.Error))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+var gcColumns = []column{
+	{head: "NETWORK", least: 8}, {head: "WHAT"}, {head: "CONTAINER", shorten: func(s string, n int) string { return cut(s, n, 0) }, least: 12},
+	{head: "INTERFACE"}, {head: "POD", shorten: shortPod, first: 28, least: 14}, {head: "ADDRESS"},
+}
+
+func (c *command) printGC(w io.Writer, plan []*collection, dry bool) error {
+	var rows [][]cell
+	for _, col := range plan {
+		for _, s := range col.Stale {
+			rows = append(rows, []cell{{text: col.Network}, {text: s.What}, {text: s.ContainerID}, {text: s.IfName}, {text: s.Pod}, {text: s.Address}})
+		}
+	}
+	if len(rows) > 0 {
+		g := &grid{columns: gcColumns}
+		g.fit(rows, c.width())
+		if err := c.write(w, g, rows, true); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, "\n"); err != nil {
+			return err
+		}
+	}
+	for _, col := range plan {
+		if _, err := io.WriteString(w, col.sum(dry)+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sum is a network in one line.
+func (col *collection) sum(dry bool) string {
+	s := fmt.Sprintf("%s: %s valid, %d stale", col.Network, count(col.Valid, "attachment"), len(col.Stale))
+	switch {
+	case dry && len(col.Stale) > 0:
+		return s + "; nothing was done (--dry-run)"
+	case dry:
+		return s
+	case col.Error != "":
+		return s + "; not all could be removed"
+	case len(col.Stale) > 0:
+		return s + "; removed"
+	}
+	return s + "; GC has run"
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/spf13/cobra"
+
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
+)
+
+// plugins runs plugins as a container runtime does: through libcni, and with
+// what libcni keeps of attachments.
+type plugins struct {
+	dirs  []string // of executables
+	cache string   // libcni's folder, which has results in it
+
+	cni    *libcni.CNIConfig
+	exec   invoke.Exec
+	cached map[delegates.Attachment]*libcni.NetworkAttachment
+}
+
+// The runtimes' usual folders.
+const (
+	defaultPluginDir = "/opt/cni/bin"
+	defaultCacheDir  = "/var/lib/cni"
+)
+
+// pluginFlags adds the flags that say where plugins are.
+func pluginFlags(cmd *cobra.Command, p *plugins) {
+	f := cmd.Flags()
+	f.StringArrayVar(&p.dirs, "plugin-dir", nil, "Runs the plugins in `DIR`; may be given again (default: $CNI_PATH, else "+defaultPluginDir+")")
+	f.StringVar(&p.cache, "cache-dir", defaultCacheDir, "Reads what libcni keeps of attachments below `DIR`")
+	for _, name := range []string{"plugin-dir", "cache-dir"} {
+		complete(cmd, name, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
+	}
+}
+
+// open makes the plugins ready to be run, and reads what libcni keeps.
+func (c *command) open(p *plugins) error {
+	if len(p.dirs) == 0 {
+		p.dirs = filepath.SplitList(c.getenv("CNI_PATH"))
+	}
+	if len(p.dirs) == 0 {
+		p.dirs = []string{defaultPluginDir}
+	}
+	p.exec = &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: c.err}}
+	p.cni = libcni.NewCNIConfigWithCacheDir(p.dirs, p.cache, p.exec)
+	all, err := p.cni.GetCachedAttachments("")
+	if err != nil {
+		return fmt.Errorf("--cache-dir: %w", err)
+	}
+	p.cached = map[delegates.Attachment]*libcni.NetworkAttachment{}
+	for _, a := range all {
+		p.cached[delegates.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = a
+	}
+	return nil
+}
+
+// attached is what libcni keeps of an attachment: its list as ADD had it, and what
+// it is given beside the configuration; nil where it keeps nothing that can be used.
+func (p *plugins) attached(a delegates.Attachment) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
+	kept := p.cached[a]
+	if kept == nil {
+		return nil, nil
+	}
+	list, err := libcni.NetworkConfFromBytes(kept.Config)
+	if err != nil {
+		return nil, nil
+	}
+	return list, &libcni.RuntimeConf{ContainerID: kept.ContainerID, IfName: kept.IfName, NetNS: kept.NetNS, Args: kept.CniArgs, CapabilityArgs: kept.CapabilityArgs}
+}
+
+// pluginsOf is the plugins of a list, in their order.
+func pluginsOf(list *libcni.NetworkConfigList) (out []string) {
+	for _, p := range list.Plugins {
+		out = append(out, p.Network.Type)
+	}
+	return out
+}
+
+// del ends an attachment: by the whole list where libcni has it, else by the
+// plugin alone, with the configuration of ADD.
+func (p *plugins) del(ctx context.Context, r cache.Stored) error {
+	list, rt := p.attached(r.Attachment)
+	if list != nil {
+		return p.cni.DelNetworkList(ctx, list, rt)
+	}
+	return p.run(ctx, "DEL", invocation{Attachment: r.Attachment, conf: r.Conf, args: r.Args, netns: r.NetNS})
+}
+
+// invocation is one run of our plugin alone.
+type invocation struct {
+	delegates.Attachment
+	conf        []byte
+	args, netns string
+	keys        map[string]any // that go into the configuration
+}
+
+// run runs our plugin. Its error is what it answered.
+func (p *plugins) run(ctx context.Context, verb string, in invocation) error {
+	conf, err := injected(in.conf, in.keys)
+	if err != nil {
+		return err
+	}
+	path, err := p.exec.FindInPath(conflist.PluginType, p.dirs)
+	if err != nil {
+		return err
+	}
+	return invoke.ExecPluginWithoutResult(ctx, path, conf, &invoke.Args{
+		Command: verb, ContainerID: in.ContainerID, NetNS: in.netns, IfName: in.IfName, PluginArgsStr: in.args, Path: strings.Join(p.dirs, ":"),
+	}, p.exec)
+}
+
+// injected is a configuration with members set.
+func injected(conf []byte, keys map[string]any) ([]byte, error) {
+	if len(keys) == 0 && len(conf) > 0 {
+		return conf, nil
+	}
+	var m map[string]any
+	if err := json.Unmarshal(conf, &m); err != nil {
+		return nil, err
+	}
+	for key, value := range keys {
+		m[key] = value
+	}
+	return json.Marshal(m)
+}
+
+// network is one of ours: its list, where a file has it.
+type network struct {
+	name string
+	conf []byte                    // of our entry
+	file string                    // of the list; empty where only records tell of it
+	list *libcni.NetworkConfigList // nil without a file
+	all  []cache.Stored            // its records
+}
+
+// nets is the networks of ours, by name: of lists and of records. only is the one
+// to look at, "" for all.
+func (c *command) nets(all []stored, only string) (out []*network, err error) {
+	byName := map[string]*network{}
+	named := func(name string) *network {
+		if byName[name] == nil {
+			byName[name] = &network{name: name}
+			out = append(out, byName[name])
+		}
+		return byName[name]
+	}
+	entries, err := c.own()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		n := named(e.Name)
+		if n.file != "" {
+			continue // the runtime takes the first
+		}
+		n.file, n.conf = e.File, e.Doc.Raw
+		if n.list, err = listOf(e.File); err != nil {
+			return nil, fmt.Errorf("%s: %w", e.File, err)
+		}
+	}
+	for _, r := range all {
+		n := named(r.Network)
+		if n.all = append(n.all, r.Stored); n.file == "" && len(r.Conf) > 0 {
+			n.conf = r.Conf
+		}
+	}
+	out = slices.DeleteFunc(out, func(n *network) bool { return only != "" && n.name != only })
+	slices.SortFunc(out, func(a, b *network) int { return strings.Compare(a.name, b.name) })
+	if only != "" && len(out) == 0 {
+		return nil, fmt.Errorf("%w: no network %s", errNothing, only)
+	}
+	return out, nil
+}
+
+// listOf reads a network configuration list, or a single configuration as one.
+func listOf(file string) (*libcni.NetworkConfigList, error) {
+	if filepath.Ext(file) == ".conflist" {
+		return libcni.NetworkConfFromFile(file)
+	}
+	conf, err := libcni.ConfFromFile(file) //nolint:staticcheck // runtimes read such files
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromConf(conf)
+}

@@ -1,0 +1,227 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
+)
+
+// podnet is a network with a plugin behind ours.
+const podnet = `{"cniVersion": "1.1.0", "name": "podnet", "plugins": [
+	{"type": "tracewire", "bridge": "tb0", "isGateway": true, "ipMasq": true,
+		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.213.0.0/24"}]]},
+		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log/tracewire.jsonl"}}},
+	{"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}]}`
+
+// world is a node whose network is a real one, and the command as it is installed.
+type world struct {
+	*attach.Node
+	t   *testing.T
+	bin string
+	env []string
+}
+
+// newWorld makes a node with pods p0, p1 and so on. The test's thread is in its
+// namespace, and so are the programs that it starts.
+func newWorld(t *testing.T, list string, pods int) *world {
+	t.Helper()
+	bin, reference := os.Getenv("TRACEWIRE_BIN"), os.Getenv("TRACEWIRE_REFERENCE")
+	if bin == "" || reference == "" || os.Getenv("TRACEWIRE_SANDBOX") == "" {
+		t.Skip("needs the programs and a sandbox: run make test")
+	}
+	netns.Enter(t)
+	n, err := attach.NewNode(t.TempDir(), bin, reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	w := &world{Node: n, t: t, bin: filepath.Join(bin, "tracewirectl")}
+	w.env = []string{"NETCONFPATH=" + n.Dir + "/net.d", "CNI_PATH=" + bin + ":" + reference, "COLUMNS=100", "PATH=" + os.Getenv("PATH"), "TZ=UTC"}
+	w.put("net.d/10-podnet.conflist", list)
+	w.must(n.Load([]byte(list)))
+	for i := range pods {
+		w.add(fmt.Sprintf("p%d", i))
+	}
+	t.Cleanup(func() { _ = os.RemoveAll("/run/tracewire") }) // of the sandbox
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// put writes a file below the node's folder.
+func (w *world) put(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.Dir, name)
+	w.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	w.must(os.WriteFile(path, []byte(strings.ReplaceAll(content, attach.Dir, w.Dir)), 0o600))
+}
+
+func (w *world) attachment(pod string) attach.Attachment {
+	return attach.Attachment{ContainerID: pod, IfName: "eth0", NetNS: w.PodPath(pod), Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "pod-" + pod}}}
+}
+
+// add attaches a pod.
+func (w *world) add(pod string) {
+	w.t.Helper()
+	_, err := w.Pod(pod)
+	w.must(err)
+	_, err = w.Add(w.t.Context(), w.attachment(pod))
+	w.must(err)
+}
+
+// ctl runs the command, from the test's thread.
+func (w *world) ctl(args ...string) (code int, out, complaint string) {
+	w.t.Helper()
+	var o, e strings.Builder
+	cmd := exec.CommandContext(w.t.Context(), w.bin, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = w.env, &o, &e
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		w.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), w.Normal(o.String()), w.Normal(e.String())
+}
+
+// plug runs a command that runs plugins.
+func (w *world) plug(args ...string) (code int, out, complaint string) {
+	w.t.Helper()
+	return w.ctl(append(args, "--cache-dir", w.Dir+"/cache")...)
+}
+
+// expect holds an exit code, and lines of the output.
+func (w *world) expect(want int, code int, out, complaint string, lines ...string) {
+	w.t.Helper()
+	if code != want {
+		w.t.Errorf("exit code %d, want %d", code, want)
+	}
+	for _, l := range lines {
+		if !strings.Contains(out+complaint, l) {
+			w.t.Errorf("no %q", l)
+		}
+	}
+	if w.t.Failed() {
+		w.t.Logf("output\n%s\nerrors\n%s", out, complaint)
+	}
+}
+
+// left is the names in a folder of the node, but for locks and cursors.
+func (w *world) left(dir string) (out []string) {
+	entries, _ := os.ReadDir(filepath.Join(w.Dir, dir)) // a missing one has none
+	for _, e := range entries {
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), "last_reserved_ip") {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// runtime is a container runtime that has these pods, on a socket.
+func (w *world) runtime(pods ...string) string {
+	w.t.Helper()
+	path := filepath.Join(w.t.TempDir(), "cri.sock")
+	l, err := (&net.ListenConfig{}).Listen(w.t.Context(), "unix", path)
+	w.must(err)
+	s := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(s, podsOf{pods: pods})
+	go func() { _ = s.Serve(l) }()
+	w.t.Cleanup(s.Stop)
+	return path
+}
+
+type podsOf struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	pods []string
+}
+
+func (podsOf) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fake", RuntimeVersion: "v1", RuntimeApiVersion: "v1"}, nil
+}
+
+func (p podsOf) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	var out []*runtimeapi.PodSandbox
+	for _, id := range p.pods {
+		out = append(out, &runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod-" + id, Namespace: "default"}})
+	}
+	return &runtimeapi.ListPodSandboxResponse{Items: out}, nil
+}
+
+func TestCheckAsARuntime(t *testing.T) {
+	w := newWorld(t, podnet, 2)
+	code, out, complaint := w.plug("check")
+	w.expect(0, code, out, complaint, "2 attachments checked, no findings\n")
+	w.must(exec.Command("ip", "link", "set", "tb0", "down").Run())
+	code, out, complaint = w.plug("check")
+	w.expect(1, code, out, complaint, "podnet/p0:eth0  default/pod-p0  bridge.down", "2 attachments checked, 2 findings on 2 of them\n")
+	code, out, complaint = w.plug("check", "default/pod-p1", "-o", "json")
+	w.expect(1, code, out, complaint, `"reason": "bridge.down"`, `"plugins": [
+      "tracewire",
+      "tuning"
+    ],
+    "wholeList": true`)
+	w.must(exec.Command("ip", "link", "set", "tb0", "up").Run())
+	w.must(os.Remove(w.Dir + "/cache/results/podnet-p1-eth0"))
+	code, out, complaint = w.plug("check")
+	w.expect(0, code, out, complaint, "2 attachments checked, no findings; of 1 only tracewire's part")
+	code, out, complaint = w.plug("check", "--plugin-dir", "/nowhere")
+	w.expect(2, code, out, complaint, `could not look at 2 attachments: podnet/p0:eth0: tracewire: failed to find plugin "tracewire" in path [/nowhere]`)
+}
+
+func TestGCAsARuntime(t *testing.T) {
+	for name, list := range map[string]string{"1.1.0": podnet, "1.0.0": strings.Replace(podnet, `"1.1.0"`, `"1.0.0"`, 1), "no list": podnet} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, list, 3)
+			w.must(os.Remove(w.Dir + "/cache/results/podnet-p1-eth0"))
+			if name == "no list" {
+				w.must(os.Remove(w.Dir + "/net.d/10-podnet.conflist"))
+			}
+			args := []string{"gc", "--cri", w.runtime("p2", "another"), "--state-dir", w.Dir + "/state"}
+			code, out, complaint := w.plug(append(args, "--dry-run")...)
+			w.expect(0, code, out, complaint, "record  p0", "record  p1", "podnet: 1 attachment valid, 2 stale; nothing was done (--dry-run)\n")
+			if got := w.left("ipam/podnet"); len(got) != 3 {
+				t.Errorf("reserved: %v", got)
+			}
+			code, out, complaint = w.plug(args...)
+			w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 2 stale; removed\n")
+			if got := [][]string{w.left("ipam/podnet"), w.left("state/attachments/podnet"), w.left("cache/results")}; !slices.EqualFunc(got, [][]string{{"10.213.0.4"}, {"p2:eth0"}, {"podnet-p2-eth0"}}, slices.Equal) {
+				t.Errorf("left: %v", got)
+			}
+		})
+	}
+}
+
+// TestGCOfTwoRuntimes: the pods of a runtime that was not asked are not gone.
+func TestGCOfTwoRuntimes(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	_, err := w.Pod("other")
+	w.must(err)
+	cnitool := exec.Command(os.Getenv("TRACEWIRE_REFERENCE")+"/cnitool", "add", "podnet", w.PodPath("other"))
+	cnitool.Env = w.env
+	w.must(cnitool.Run())
+	code, out, complaint := w.plug("gc", "--cri", w.runtime())
+	w.expect(2, code, out, complaint, "tracewirectl: network podnet has attachments that ", "/cnitool made, whose socket was not asked: give each runtime's by --cri\n")
+	if got := w.left("state/attachments/podnet"); len(got) != 2 {
+		t.Errorf("left: %v", got)
+	}
+	code, out, complaint = w.plug("gc")
+	w.expect(2, code, out, complaint, "--cri is missing")
+	code, out, complaint = w.plug("gc", "--cri", "/nowhere.sock")
+	w.expect(2, code, out, complaint, "--cri: runtime at /nowhere.sock: no such file or directory")
+}
