@@ -46,6 +46,8 @@ const (
 	KeyRanges      = attribute.Key("cni.ipam.ranges")    // a range set, "10.22.0.1-10.22.0.254"
 	KeyUsed        = attribute.Key("cni.ipam.used")      // its addresses in use, 230
 	KeyTotal       = attribute.Key("cni.ipam.total")     // all its addresses, 253
+	KeyFinding     = attribute.Key("cni.audit.kind")     // what a repair mends, "leaked-address"
+	KeyRepair      = attribute.Key("cni.audit.repair")   // what it does, "del"
 )
 
 // Keys of the resource.

@@ -24,13 +24,15 @@ import (
 // command is what all subcommands share: streams, environment and global flags.
 type command struct {
 	out, err io.Writer
+	in       io.Reader // nil where nobody can be asked
 	getenv   func(string) string
 	now      func() time.Time
 	zone     *time.Location
-	boot     string // boot id of this kernel
-	terminal bool   // out is one
-	columns  int    // of the terminal, 0 when not known
-	attended bool   // err is a terminal: somebody waits
+	boot     string          // boot id of this kernel
+	terminal bool            // out is one
+	columns  int             // of the terminal, 0 when not known
+	attended bool            // err is a terminal: somebody waits
+	broken   map[string]bool // what was said of lists that cannot be read
 
 	flags struct{ stateDir, spool, log, confDir, output, colour string }
 }
@@ -103,7 +105,7 @@ func (c *command) root(out *bufio.Writer) *cobra.Command {
 		"for more information about a command", "to learn more").Replace(root.UsageTemplate()))
 	c.globalFlags(root)
 	root.SetGlobalNormalizationFunc(american)
-	root.AddCommand(c.trace(), c.history(), c.show(), c.check(), c.gc(), c.explain(), c.version())
+	root.AddCommand(c.trace(), c.history(), c.show(), c.audit(), c.check(), c.gc(), c.explain(), c.version())
 	root.SetHelpCommand(help())
 	c.completion(root)
 	return root

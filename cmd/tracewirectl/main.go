@@ -26,6 +26,9 @@ func main() {
 		c.columns, _, _ = term.GetSize(fd)
 	}
 	c.attended = term.IsTerminal(int(os.Stderr.Fd()))
+	if c.attended && term.IsTerminal(int(os.Stdin.Fd())) {
+		c.in = os.Stdin
+	}
 	code := c.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -82,7 +82,13 @@ func (c *command) lists() ([]conflist.Entry, error) {
 		return nil, nil
 	}
 	for _, b := range broken {
-		c.complain(b)
+		if c.broken == nil {
+			c.broken = map[string]bool{}
+		}
+		if !c.broken[b.Error()] {
+			c.complain(b)
+		}
+		c.broken[b.Error()] = true
 	}
 	return entries, err
 }

@@ -1,0 +1,360 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tracewire/tracewire/chain/audit"
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/ipam"
+	"github.com/tracewire/tracewire/trace/read"
+)
+
+// auditing is what audit is asked for.
+type auditing struct {
+	plugins plugins
+	ask     sockets
+	network string
+	verbose bool
+	watch   bool
+	every   time.Duration
+	fix     bool
+	yes     bool
+	grace   time.Duration
+}
+
+func (c *command) audit() *cobra.Command {
+	var a auditing
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Finds leaked addresses, stale records and what else is left over",
+		Long: `audit compares the records of attachments with libcni's cache, the reservations
+of addresses, the kernel and, with --cri, the runtime's pods. It changes nothing
+without --fix. What each kind of finding means is told in docs/audit.md.
+
+With --fix it shows what would be repaired, and asks, or goes on by --yes.
+Repaired is only what two looks found that are at least --grace apart, and every
+look between them: the first is remembered in audit.json in the state directory.
+A repair is the plugin's DEL, or is made under the plugin's own locks, and leaves
+a trace and a line in the log. What is not proven to be ours is only reported.
+
+Exit codes: 0 clean, or all repaired, 1 findings, 2 it could not look at
+everything, or a repair failed.`,
+		Example: `  tracewirectl audit
+  tracewirectl audit --cri /run/containerd/containerd.sock --fix
+  tracewirectl audit --network podnet -o json
+  tracewirectl audit --watch`,
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.possible(); err != nil {
+				return err
+			}
+			switch {
+			case a.watch:
+				return c.watchAudit(cmd.Context(), a)
+			case a.fix:
+				return c.fix(cmd.Context(), cmd.OutOrStdout(), &a)
+			}
+			return c.auditOnce(cmd.Context(), cmd.OutOrStdout(), a)
+		},
+	}
+	pluginFlags(cmd, &a.plugins)
+	criFlag(cmd, &a.ask)
+	networkFlag(cmd, &a.network)
+	f := cmd.Flags()
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "Shows every finding, and all that is known of it")
+	f.BoolVar(&a.watch, "watch", false, "Looks again and again, and shows what changes")
+	f.DurationVar(&a.every, "every", 30*time.Second, "Looks again after this `DURATION`, with --watch")
+	f.BoolVar(&a.fix, "fix", false, "Repairs what is proven to be left over")
+	f.BoolVar(&a.yes, "yes", false, "Does not ask, with --fix")
+	f.DurationVar(&a.grace, "grace", audit.Grace, "Repairs only what was found for this `DURATION`, with --fix")
+	for _, name := range []string{"every", "grace"} {
+		complete(cmd, name, cobra.NoFileCompletions)
+	}
+	return cmd
+}
+
+// possible tells that the flags ask for one thing.
+func (a auditing) possible() error {
+	switch {
+	case a.watch && a.fix:
+		return errors.New("--watch only shows: it does not go with --fix")
+	case a.yes && !a.fix:
+		return errors.New("--yes does nothing without --fix")
+	case a.every < time.Second:
+		return fmt.Errorf("--every is at least 1s, not %s", a.every)
+	case a.grace < 0:
+		return fmt.Errorf("--grace is negative: %s", a.grace)
+	}
+	return nil
+}
+
+// node is where the audit looks, the runtimes asked.
+func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error) {
+	at, err := c.places()
+	if err != nil {
+		return n, err
+	}
+	lists, err := c.lists()
+	if err != nil {
+		return n, err
+	}
+	n = audit.Node{Boot: c.boot, StateDirs: at.state, DataDirs: []string{ipam.DefaultDataDir}, Conflists: lists, Network: a.network}
+	n.CacheDirs = cache.LibcniDirs()
+	if own := filepath.Join(a.plugins.cache, "results"); !slices.Contains(n.CacheDirs, own) {
+		n.CacheDirs = append(n.CacheDirs, own)
+	}
+	runtimes, err := a.ask.ask(ctx)
+	for _, r := range runtimes {
+		n.Sandboxes = append(n.Sandboxes, sandboxes(r)...)
+	}
+	if len(runtimes) > 0 && n.Sandboxes == nil {
+		n.Sandboxes = []audit.Sandbox{}
+	}
+	return n, err
+}
+
+// look looks once. What could not be read is told of, and is in the error.
+func (c *command) look(ctx context.Context, n audit.Node, each func(audit.Finding)) (audit.Counts, error) {
+	bar := c.progress("looking", 0)
+	found := 0
+	var errs []error
+	counts, err := n.Audit(ctx, audit.Told{
+		Finding: func(f audit.Finding) {
+			found++
+			bar.say(count(found, "finding"))
+			each(f)
+		},
+		Unread: func(u audit.Unread) { errs = append(errs, u) },
+	})
+	bar.end()
+	if err == nil && len(errs) > 0 {
+		for _, e := range errs {
+			c.complain(e)
+		}
+		err = fmt.Errorf("could not look at everything: %w", errs[0])
+	}
+	return counts, err
+}
+
+// auditOnce shows what one look finds.
+func (c *command) auditOnce(ctx context.Context, w io.Writer, a auditing) error {
+	n, err := c.node(ctx, a)
+	if err != nil {
+		return err
+	}
+	if c.asJSON() {
+		return c.streamAudit(ctx, w, n)
+	}
+	r := newReport(a.verbose)
+	counts, err := c.look(ctx, n, r.add)
+	if err := errors.Join(c.printReport(w, r, counts), err); err != nil {
+		return err
+	}
+	return findingsError(counts.Findings)
+}
+
+func findingsError(n int) error {
+	if n > 0 {
+		return errFindings
+	}
+	return nil
+}
+
+// streamAudit writes each finding as a line, as it is found, and the counts last.
+func (c *command) streamAudit(ctx context.Context, w io.Writer, n audit.Node) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	var failed error
+	counts, err := c.look(ctx, n, func(f audit.Finding) {
+		failed = errors.Join(failed, e.Encode(f))
+	})
+	failed = errors.Join(failed, e.Encode(map[string]any{"version": audit.Version, "counts": counts}))
+	return errors.Join(failed, err, findingsError(counts.Findings))
+}
+
+// report is findings by kind. Of each kind the first are kept, unless all are
+// asked for.
+type report struct {
+	all    bool
+	first  map[audit.Kind][]audit.Finding
+	counts map[audit.Kind]int
+}
+
+// shown is how many findings of one kind are shown.
+const shown = 20
+
+func newReport(all bool) *report {
+	return &report{all: all, first: map[audit.Kind][]audit.Finding{}, counts: map[audit.Kind]int{}}
+}
+
+func (r *report) add(f audit.Finding) {
+	if r.counts[f.Kind]++; r.all || r.counts[f.Kind] <= shown {
+		r.first[f.Kind] = append(r.first[f.Kind], f)
+	}
+}
+
+// kinds is those that were found: errors first, each by name.
+func (r *report) kinds() []audit.Kind {
+	return slices.SortedFunc(maps.Keys(r.counts), func(a, b audit.Kind) int {
+		x, y := r.first[a][0].Severity, r.first[b][0].Severity // error, warning
+		return strings.Compare(string(x)+string(a), string(y)+string(b))
+	})
+}
+
+var auditColumns = []column{
+	{head: "ABOUT", first: 30, least: 22, last: 14},
+	{head: "EVIDENCE", first: 40, least: 24},
+	{head: "FIX", first: 30, least: 18},
+}
+
+// printReport writes the findings, grouped by kind.
+func (c *command) printReport(w io.Writer, r *report, n audit.Counts) error {
+	for _, k := range r.kinds() {
+		if err := c.printKind(w, k, r); err != nil {
+			return err
+		}
+	}
+	text, colour := fmt.Sprintf("no findings: %s, %s, %s and %s looked at", count(n.Records, "record"), count(n.Reservations, "reservation"),
+		count(n.Interfaces, "interface"), count(n.Namespaces, "namespace")), green
+	if n.Findings > 0 {
+		text, colour = count(n.Findings, "finding")+" in "+strings.TrimPrefix(text, "no findings: "), red
+	}
+	_, err := io.WriteString(w, c.paint(text, colour)+"\n")
+	return err
+}
+
+func (c *command) printKind(w io.Writer, k audit.Kind, r *report) error {
+	kept := slices.SortedStableFunc(slices.Values(r.first[k]), func(a, b audit.Finding) int { return strings.Compare(a.Network+a.About(), b.Network+b.About()) })
+	colour := red
+	if kept[0].Severity == audit.Warning {
+		colour = bold
+	}
+	head := fmt.Sprintf("%s (%s, %d)", k, kept[0].Severity, r.counts[k])
+	if _, err := io.WriteString(w, c.paint(head, colour)+"\n"); err != nil {
+		return err
+	}
+	var rows [][]cell
+	for _, f := range kept {
+		rows = append(rows, []cell{{text: c.aboutText(f)}, {text: evidence(f, r.all)}, fixText(f)})
+	}
+	g := &grid{columns: auditColumns}
+	g.fit(rows, c.width())
+	if err := c.write(w, g, rows, true); err != nil {
+		return err
+	}
+	more := "\n"
+	if rest := r.counts[k] - len(kept); rest > 0 {
+		more = fmt.Sprintf("and %d more (-v shows all)\n\n", rest)
+	}
+	_, err := io.WriteString(w, more)
+	return err
+}
+
+// aboutText is what a finding is about, for a table.
+func (c *command) aboutText(f audit.Finding) string {
+	about := f.About()
+	if f.Attachment != nil && about == f.Attachment.String() && c.width() > 0 {
+		return read.ShortAttachment(read.Entry{Network: f.Attachment.Network, ContainerID: f.Attachment.ContainerID, IfName: f.Attachment.IfName})
+	}
+	if f.Network != "" && !strings.HasPrefix(about, f.Network+"/") {
+		about += " of " + f.Network
+	}
+	return about
+}
+
+// telling is how much evidence a finding is shown with: what it is, and what
+// speaks against it.
+const telling = 2
+
+// evidence is what the sources say, the first of it or all.
+func evidence(f audit.Finding, all bool) string {
+	var says []string
+	for _, e := range f.Evidence {
+		says = append(says, string(e.Source)+": "+e.Says)
+	}
+	if !all && len(says) > telling {
+		says = says[:telling]
+	}
+	return strings.Join(says, "; ")
+}
+
+// fixText is what a repair would do, or why there is none.
+func fixText(f audit.Finding) cell {
+	if f.Fix != "" {
+		return cell{text: f.Fix}
+	}
+	return cell{"reported only: " + f.Why, dim}
+}
+
+// watchAudit looks again and again until ctx ends, and shows what changed.
+func (c *command) watchAudit(ctx context.Context, a auditing) error {
+	known := map[string]audit.Finding{}
+	for {
+		n, err := c.node(ctx, a)
+		if err != nil {
+			return err
+		}
+		now := map[string]audit.Finding{}
+		_, err = c.look(ctx, n, func(f audit.Finding) { now[f.ID] = f })
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil { // what could not be looked at did not go
+			if err := c.changes(known, now); err != nil {
+				return err
+			}
+			known = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(a.every):
+		}
+	}
+}
+
+// changes writes what came and what went, straight to the output.
+func (c *command) changes(before, now map[string]audit.Finding) error {
+	at := c.now().In(c.zone)
+	var errs []error
+	tell := func(sign, word string, k colour, from, without map[string]audit.Finding) {
+		for _, id := range slices.Sorted(maps.Keys(from)) {
+			f := from[id]
+			if _, both := without[id]; both {
+				continue
+			}
+			if c.asJSON() {
+				errs = append(errs, json.NewEncoder(c.out).Encode(map[string]any{"time": at, "change": word, "finding": f}))
+				continue
+			}
+			line := fmt.Sprintf("%s %s %s %s", at.Format(time.TimeOnly), sign, f.Kind, c.aboutText(f))
+			if word == "found" {
+				line += ": " + evidence(f, false)
+			}
+			_, err := io.WriteString(c.out, c.paint(cutTo(read.Printable(line), c.width()), k)+"\n")
+			errs = append(errs, err)
+		}
+	}
+	tell("+", "found", red, now, before)
+	tell("-", "gone", green, before, now)
+	return errors.Join(errs...)
+}
+
+// cutTo cuts a line to a width, which 0 does not bound.
+func cutTo(s string, width int) string {
+	if width == 0 {
+		return s
+	}
+	return cut(s, width, 0)
+}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/chain/audit"
+	"github.com/tracewire/tracewire/chain/audit/cri"
+	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/trace"
+)
+
+// sandboxes is a runtime's, as the audit wants them.
+func sandboxes(r cri.Runtime) (out []audit.Sandbox) {
+	for _, s := range r.Sandboxes {
+		out = append(out, audit.Sandbox{ID: s.ID, Ready: s.Ready, Created: s.Created})
+	}
+	return out
+}
+
+// repairs is what --fix has to do.
+type repairs struct {
+	Due      []audit.Finding `json:"due"`      // to be repaired now
+	Young    []audit.Finding `json:"young"`    // to be repaired when they were found for long enough
+	Reported int             `json:"reported"` // that have no repair
+	Done     []string        `json:"done"`     // ids of findings
+	Failed   []string        `json:"failed"`
+
+	wait time.Duration // until all of Young may be
+}
+
+// fix looks, shows the plan, and carries it out.
+func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
+	if err := c.open(&a.plugins); err != nil {
+		return err
+	}
+	n, err := c.node(ctx, *a)
+	if err != nil {
+		return err
+	}
+	memory := filepath.Join(n.StateDirs[0], "audit.json")
+	plan, err := c.planFix(ctx, n, memory, a.grace)
+	if err != nil {
+		return err
+	}
+	if err := c.printPlan(w, plan); err != nil {
+		return err
+	}
+	if len(plan.Due) > 0 {
+		if err := c.agreed(w, a.yes, len(plan.Due)); err != nil {
+			return err
+		}
+		err = c.mend(ctx, n, &a.plugins, &plan)
+	}
+	return errors.Join(err, c.printFixed(w, plan), findingsError(len(plan.Young)+plan.Reported))
+}
+
+// planFix looks once. What could not be read may know what the rest does not:
+// nothing is repaired then.
+func (c *command) planFix(ctx context.Context, n audit.Node, memory string, grace time.Duration) (plan repairs, err error) {
+	planner := audit.Planner{Earlier: recall(memory), Boot: c.boot, Uptime: uptime(), Grace: grace}
+	var all []audit.Finding
+	if _, err := c.look(ctx, n, func(f audit.Finding) { all = append(all, f) }); err != nil {
+		return plan, fmt.Errorf("nothing was repaired: %w", err)
+	}
+	slices.SortFunc(all, func(a, b audit.Finding) int {
+		return strings.Compare(string(a.Kind)+a.Network+a.About()+a.ID, string(b.Kind)+b.Network+b.About()+b.ID)
+	})
+	planned := map[audit.Repair]bool{}
+	for _, f := range all {
+		switch due := planner.Due(f); {
+		case due:
+			plan.Due = append(plan.Due, f)
+			planned[*f.Repair] = true
+		case f.Repair == nil:
+			plan.Reported++
+		case !planned[*f.Repair]:
+			plan.Young = append(plan.Young, f)
+		}
+	}
+	next := planner.Next()
+	for _, f := range plan.Young {
+		plan.wait = max(plan.wait, grace-(planner.Uptime-next.Seen[f.ID]))
+	}
+	return plan, remember(memory, next)
+}
+
+// uptime is since the kernel started, sleep included: no step of a clock is in it.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0 // never, on Linux
+	}
+	return time.Duration(t.Nano())
+}
+
+// recall is the look before; without one that can be read nothing was seen.
+func recall(path string) (l audit.Look) {
+	b, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(b, &l) != nil || l.Version != audit.Version {
+		return audit.Look{}
+	}
+	return l
+}
+
+// remember keeps a look for the next time. A node without a state directory has
+// nothing to remember.
+func remember(path string, l audit.Look) error {
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".audit.json.*")
+	if errors.Is(err, fs.ErrNotExist) && len(l.Seen) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+var planColumns = []column{
+	{head: "KIND", least: 14},
+	{head: "ABOUT", first: 36, least: 22, last: 14},
+	{head: "REPAIR", first: 40, least: 24},
+}
+
+// printPlan shows what would be done, and what has to wait.
+func (c *command) printPlan(w io.Writer, plan repairs) error {
+	if c.asJSON() {
+		return nil // it is told once, at the end
+	}
+	var rows [][]cell
+	for _, f := range plan.Due[:min(len(plan.Due), shown)] {
+		rows = append(rows, []cell{{text: string(f.Kind)}, {text: c.aboutText(f)}, {text: f.Fix}})
+	}
+	var b strings.Builder
+	if len(rows) > 0 {
+		g := &grid{columns: planColumns}
+		g.fit(rows, c.width())
+		if err := c.write(w, g, rows, true); err != nil {
+			return err
+		}
+		if rest := len(plan.Due) - len(rows); rest > 0 {
+			fmt.Fprintf(&b, "and %d more\n", rest)
+		}
+		b.WriteString("\n")
+	}
+	if n := len(plan.Young); n > 0 {
+		fmt.Fprintf(&b, "%s seen first now, or not for long enough; run again in %d s\n", count(n, "finding"), int(plan.wait.Round(time.Second).Seconds()))
+	}
+	if plan.Reported > 0 {
+		fmt.Fprintf(&b, "%s only reported: tracewirectl audit shows why\n", count(plan.Reported, "finding"))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// agreed is an error where nobody agrees to the repairs.
+func (c *command) agreed(w io.Writer, yes bool, n int) error {
+	switch {
+	case yes:
+		return nil
+	case c.in == nil:
+		return fmt.Errorf("nothing was done: %s without --yes, and nobody to ask", count(n, "repair"))
+	}
+	if f, ok := w.(interface{ Flush() error }); ok {
+		_ = f.Flush() // the plan has to be seen; a failure is met again
+	}
+	_, _ = fmt.Fprintf(c.err, "Carry out %s? [y/N] ", count(n, "repair"))
+	answer, _ := bufio.NewReader(c.in).ReadString('\n')
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return errors.New("nothing was done")
+	}
+	return nil
+}
+
+// mend carries out what is due, past failures.
+func (c *command) mend(ctx context.Context, n audit.Node, p *plugins, plan *repairs) error {
+	bar := c.progress("repairing", len(plan.Due))
+	defer bar.end()
+	var errs []error
+	for _, f := range plan.Due {
+		if err := c.repair(ctx, n, p, f); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", f.Kind, f.About(), err))
+			plan.Failed = append(plan.Failed, f.ID)
+		} else {
+			plan.Done = append(plan.Done, f.ID)
+		}
+		bar.step()
+	}
+	for _, err := range errs {
+		c.complain(err)
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%s failed", count(len(errs), "repair"))
+	}
+	return nil
+}
+
+// repairTime bounds one repair.
+const repairTime = time.Minute
+
+// repair makes one repair, as an operation that tells of itself as the plugin's do.
+func (c *command) repair(ctx context.Context, n audit.Node, p *plugins, f audit.Finding) error {
+	begin := time.Now()
+	r := trace.NewRecorder(begin)
+	spans, root := r.Begin("audit.fix", begin, trace.Origin{})
+	root.Set(trace.KeyFinding.String(string(f.Kind)), trace.KeyRepair.String(string(f.Repair.Action)), trace.KeyName.String(f.Network))
+	a := f.Repair.Attachment
+	if f.Attachment != nil {
+		a = *f.Attachment
+	}
+	root.Set(trace.Given(trace.KeyID.String(a.ContainerID), trace.KeyIfName.String(a.IfName), trace.KeyPath.String(f.Path))...)
+	if f.Address.IsValid() {
+		root.Set(trace.KeyAddresses.StringSlice([]string{f.Address.String()}))
+	}
+	spans, cancel := context.WithTimeout(spans, repairTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	err := trace.Run(spans, "audit."+string(f.Repair.Action), func(ctx context.Context) error {
+		if f.Repair.Action == audit.Del {
+			return p.delOf(ctx, *f.Repair)
+		}
+		return n.Mend(ctx, *f.Repair)
+	})
+	if err != nil {
+		root.Fail(err.Error())
+	}
+	root.End()
+	c.sink(f.Network).Write(r) // a loss is counted
+	return err
+}
+
+// delOf runs a DEL: of the whole list where libcni has it, and with the namespace
+// that was looked at.
+func (p *plugins) delOf(ctx context.Context, r audit.Repair) error {
+	if list, rt := p.attached(r.Attachment); list != nil {
+		rt.NetNS = r.NetNS
+		return p.cni.DelNetworkList(ctx, list, rt)
+	}
+	return p.run(ctx, "DEL", invocation{Attachment: r.Attachment, conf: []byte(r.Conf), args: r.Args, netns: r.NetNS})
+}
+
+// sink is where a network's operations go; without a list of it, where the first
+// one's do.
+func (c *command) sink(network string) trace.Sink {
+	nets, _ := c.networks() // was read before
+	nets = append(nets, conflist.Parse(conflist.Read([]byte("{}"))))
+	t := nets[0].Tracewire
+	for _, n := range nets {
+		if n.Name == network {
+			t = n.Tracewire
+			break
+		}
+	}
+	if c.flags.stateDir != "" {
+		t.SpoolDir = filepath.Join(c.flags.stateDir, "spool")
+	}
+	if c.flags.spool != "" {
+		t.SpoolDir = c.flags.spool
+	}
+	if c.flags.log != "" {
+		t.LogPath = c.flags.log
+	}
+	return trace.Sink{
+		Resource: trace.Resource(version, c.boot, c.getenv),
+		Spool:    trace.Spool{Dir: t.SpoolDir, MaxBytes: t.SpoolBytes},
+		Log:      trace.Log{Path: t.LogPath, Level: t.LogLevel},
+	}
+}
+
+// printFixed tells what was done.
+func (c *command) printFixed(w io.Writer, plan repairs) error {
+	if c.asJSON() {
+		return printJSON(w, plan)
+	}
+	text, colour := "nothing to repair", plain
+	if len(plan.Due) > 0 {
+		text, colour = count(len(plan.Done), "finding")+" repaired", green
+	}
+	if n := len(plan.Failed); n > 0 {
+		text, colour = fmt.Sprintf("%s, %d failed", text, n), red
+	}
+	_, err := io.WriteString(w, c.paint(text, colour)+"\n")
+	return err
+}
