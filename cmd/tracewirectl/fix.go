@@ -37,6 +37,7 @@ type repairs struct {
 	Reported int             `json:"reported"` // that have no repair
 	Done     []string        `json:"done"`     // ids of findings
 	Failed   []string        `json:"failed"`
+	Left     int             `json:"left"` // findings that a look afterwards finds
 
 	wait time.Duration // until all of Young may be
 }
@@ -63,8 +64,10 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 			return err
 		}
 		err = c.mend(ctx, n, &a.plugins, &plan)
+		left, errAgain := c.look(ctx, n, func(audit.Finding) {}) // what was only reported may have gone with it
+		plan.Left, err = left.Findings, errors.Join(err, errAgain)
 	}
-	return errors.Join(err, c.printFixed(w, plan), findingsError(len(plan.Young)+plan.Reported))
+	return errors.Join(err, c.printFixed(w, plan), findingsError(plan.Left))
 }
 
 // planFix looks once. What could not be read may know what the rest does not:
@@ -90,6 +93,7 @@ func (c *command) planFix(ctx context.Context, n audit.Node, memory string, grac
 			plan.Young = append(plan.Young, f)
 		}
 	}
+	plan.Left = len(all)
 	next := planner.Next()
 	for _, f := range plan.Young {
 		plan.wait = max(plan.wait, grace-(planner.Uptime-next.Seen[f.ID]))
@@ -301,6 +305,9 @@ func (c *command) printFixed(w io.Writer, plan repairs) error {
 	}
 	if n := len(plan.Failed); n > 0 {
 		text, colour = fmt.Sprintf("%s, %d failed", text, n), red
+	}
+	if len(plan.Due) > 0 && plan.Left > 0 {
+		text += fmt.Sprintf(", %d left", plan.Left)
 	}
 	_, err := io.WriteString(w, c.paint(text, colour)+"\n")
 	return err

@@ -225,3 +225,64 @@ func TestGCOfTwoRuntimes(t *testing.T) {
 	code, out, complaint = w.plug("gc", "--cri", "/nowhere.sock")
 	w.expect(2, code, out, complaint, "--cri: runtime at /nowhere.sock: no such file or directory")
 }
+
+// leak leaves a reservation of a container that nobody knows.
+func (w *world) leak(address, id string) {
+	if id != "" {
+		id += "\r\neth0"
+	}
+	w.put("ipam/podnet/"+address, id)
+}
+
+func TestAudit(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	code, out, complaint := w.plug("audit")
+	w.expect(0, code, out, complaint, "no findings: 1 record, 1 reservation, ")
+	w.leak("10.213.0.77", "gone")
+	code, out, complaint = w.plug("audit")
+	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.213.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record, 2 reservations, ")
+	code, out, complaint = w.plug("audit", "-o", "json")
+	w.expect(1, code, out, complaint, `"kind":"leaked-address"`, `"counts":{"records":1,`)
+	code, out, complaint = w.plug("audit", "--network", "other")
+	w.expect(0, code, out, complaint, "no findings")
+	code, out, complaint = w.plug("audit", "--cri", w.runtime("p0", "gone"))
+	w.expect(1, code, out, complaint, "reservation-without-attachment")
+}
+
+func TestFix(t *testing.T) {
+	w := newWorld(t, podnet, 2)
+	w.leak("10.213.0.77", "gone")
+	w.leak("10.213.0.78", "") // what a crash leaves
+	w.must(w.RemovePod("p1"))
+	code, out, complaint := w.plug("audit", "--fix", "--yes")
+	w.expect(1, code, out, complaint, "findings seen first now, or not for long enough; run again in 60 s\n", "nothing to repair")
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s")
+	w.expect(2, code, out, complaint, "leaked-address ", "run the plugin's DEL for podnet/gone:eth0", "stale-record ", "tracewirectl: nothing was done: ", " without --yes, and nobody to ask\n")
+	if got := w.left("ipam/podnet"); len(got) != 4 {
+		t.Errorf("reserved: %v", got)
+	}
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
+	w.expect(0, code, out, complaint, " findings repaired\n")
+	if got := w.left("ipam/podnet"); !slices.Equal(got, []string{"10.213.0.2"}) {
+		t.Errorf("reserved: %v", got)
+	}
+	code, out, complaint = w.plug("audit", "--fix", "--yes")
+	w.expect(0, code, out, complaint, "nothing to repair\n")
+	code, out, complaint = w.ctl("trace", "podnet/gone:eth0", "--last", "9")
+	w.expect(0, code, out, complaint, "audit.fix", "audit.del", "cni.DEL")
+}
+
+// TestFixLeavesTheForeign: another's reservation is told of and stays, however long.
+func TestFixLeavesTheForeign(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.must(os.MkdirAll("/var/lib/cni/networks/other", 0o755))
+	w.must(os.WriteFile("/var/lib/cni/networks/other/10.9.0.2", []byte("somebody\r\neth0"), 0o600))
+	t.Cleanup(func() { _ = os.RemoveAll("/var/lib/cni/networks") })
+	for range 2 {
+		code, out, complaint := w.plug("audit", "--fix", "--grace", "0s", "--yes")
+		w.expect(1, code, out, complaint, "1 finding only reported")
+	}
+	if _, err := os.Stat("/var/lib/cni/networks/other/10.9.0.2"); err != nil {
+		t.Error(err)
+	}
+}
