@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runDir is where what does not outlive the boot is kept.
-const runDir = "/run/tracewire"
+// Volatile is where what does not outlive the boot is kept: of all networks, and
+// the counters.
+const Volatile = "/run/tracewire"
 
 // RunDir is the folder of a network, a state directory and a store of addresses
 // for what does not outlive the boot. Nobody makes it before there is something
@@ -26,7 +27,7 @@ func RunDir(network, state, store string) string {
 	sum := sha256.Sum256([]byte(network + "\x00" + state + "\x00" + store))
 	// STATUS looks there before anybody judged the name: it must not lead elsewhere.
 	name := strings.NewReplacer("/", "_", "\x00", "_").Replace(network[:min(len(network), maxName)])
-	return filepath.Join(runDir, name+"-"+hex.EncodeToString(sum[:8]))
+	return filepath.Join(Volatile, name+"-"+hex.EncodeToString(sum[:8]))
 }
 
 // News is what a STATUS has to tell.

@@ -105,7 +105,7 @@ func (c *command) root(out *bufio.Writer) *cobra.Command {
 		"for more information about a command", "to learn more").Replace(root.UsageTemplate()))
 	c.globalFlags(root)
 	root.SetGlobalNormalizationFunc(american)
-	root.AddCommand(c.trace(), c.history(), c.show(), c.audit(), c.check(), c.gc(), c.explain(), c.version())
+	root.AddCommand(c.trace(), c.history(), c.show(), c.audit(), c.check(), c.gc(), c.uninstall(), c.explain(), c.version())
 	root.SetHelpCommand(help())
 	c.completion(root)
 	return root

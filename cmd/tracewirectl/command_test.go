@@ -146,7 +146,7 @@ func numbers() string {
 // TestHelp holds what every command's help is to be, cobra's own commands' too.
 func TestHelp(t *testing.T) {
 	n := newNode(t)
-	for _, words := range [][]string{nil, {"trace"}, {"history"}, {"show"}, {"explain"}, {"version"}, {"help"}, {"completion"},
+	for _, words := range [][]string{nil, {"trace"}, {"history"}, {"show"}, {"audit"}, {"check"}, {"gc"}, {"uninstall"}, {"explain"}, {"version"}, {"help"}, {"completion"},
 		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "powershell"}} {
 		t.Run(strings.Join(words, " "), func(t *testing.T) {
 			cmd, _, err := (&command{}).root(nil).Find(words)

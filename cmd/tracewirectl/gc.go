@@ -42,7 +42,7 @@ Exit codes: 0 done or nothing to do, 2 it could not look, or not all could be
 removed.`,
 		Example: `  tracewirectl gc --cri /run/containerd/containerd.sock --dry-run
   tracewirectl gc --cri unix:///run/crio/crio.sock --network podnet
-  tracewirectl gc --cri /run/containerd/containerd.sock --cri /run/crio/crio.sock`,
+  tracewirectl gc --cri /run/containerd/containerd.sock --cri /run/other.sock`,
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(ask.paths) == 0 {

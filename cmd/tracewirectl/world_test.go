@@ -24,7 +24,7 @@ import (
 const podnet = `{"cniVersion": "1.1.0", "name": "podnet", "plugins": [
 	{"type": "tracewire", "bridge": "tb0", "isGateway": true, "ipMasq": true,
 		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.213.0.0/24"}]]},
-		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log/tracewire.jsonl"}}},
+		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/tracewire/log.jsonl"}}},
 	{"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}]}`
 
 // world is a node whose network is a real one, and the command as it is installed.
@@ -56,7 +56,7 @@ func newWorld(t *testing.T, list string, pods int) *world {
 	for i := range pods {
 		w.add(fmt.Sprintf("p%d", i))
 	}
-	t.Cleanup(func() { _ = os.RemoveAll("/run/tracewire") }) // of the sandbox
+	t.Cleanup(func() { _, _ = os.RemoveAll("/run/tracewire"), os.RemoveAll("/var/lib/cni/results") }) // of the sandbox
 	return w
 }
 
@@ -283,6 +283,31 @@ func TestFixLeavesTheForeign(t *testing.T) {
 		w.expect(1, code, out, complaint, "1 finding only reported")
 	}
 	if _, err := os.Stat("/var/lib/cni/networks/other/10.9.0.2"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUninstall(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.must(w.Status(t.Context()))
+	w.put("state/spool/mine.txt", "mine")
+	code, out, complaint := w.plug("uninstall")
+	w.expect(0, code, out, complaint, "attachment  ", "stays: its record is needed to\n", "would be removed", "stays: it is yours, and still\n", "nothing was done: --yes removes it\n")
+	code, out, complaint = w.plug("uninstall", "--yes")
+	w.expect(0, code, out, complaint, "1 attachment and what it needs stay, reservations too: --attachments ends them\n")
+	if got := [][]string{w.left("state"), w.left("state/spool"), w.left("tracewire"), w.left("ipam/podnet")}; !slices.EqualFunc(got, [][]string{{"attachments", "networks", "spool"}, {"mine.txt"}, nil, {"10.213.0.2"}}, slices.Equal) {
+		t.Errorf("left: %v", got)
+	}
+	w.must(w.Check(t.Context(), w.attachment("p0")))
+	code, out, complaint = w.plug("uninstall", "--yes", "--attachments")
+	w.expect(0, code, out, complaint, "state", "removed")
+	if got := [][]string{w.left("state"), w.left("state/spool"), w.left("ipam/podnet"), w.left("cache/results")}; !slices.EqualFunc(got, [][]string{{"spool"}, {"mine.txt"}, nil, nil}, slices.Equal) {
+		t.Errorf("left: %v", got)
+	}
+	if _, err := os.Stat("/run/tracewire"); err == nil {
+		t.Error("/run/tracewire is there")
+	}
+	if _, err := os.Stat(w.bin); err != nil {
 		t.Error(err)
 	}
 }

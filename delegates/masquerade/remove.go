@@ -67,6 +67,19 @@ func RemoveAll(ctx context.Context, network string, wait bool, keep ...string) e
 	})
 }
 
+// RemoveTables removes tables of ours by name, whosever they are.
+func RemoveTables(ctx context.Context, wait bool, names ...string) error {
+	return remove(ctx, wait, func(c *nft.Conn) (out []nft.Object, err error) {
+		all, err := tables(c)
+		for _, i := range all {
+			if slices.Contains(names, i.Name) {
+				out = append(out, nft.Table{Family: nft.Inet, Name: i.Name})
+			}
+		}
+		return out, err
+	})
+}
+
 // RemoveSingle removes, without Ranges, the rules of those addresses that are a
 // subnet of their own: no other attachment can need them. Other rules stay
 // until the table goes.
