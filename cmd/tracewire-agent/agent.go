@@ -34,6 +34,8 @@ type agent struct {
 	// beside runs beside the shipping until ctx ends; nil where nothing does.
 	beside func(ctx context.Context) error
 
+	audits audits
+
 	mu     sync.Mutex
 	spools map[string]*ship.Spool // by folder
 	files  map[string]*ship.Log   // by path
@@ -160,6 +162,7 @@ func (a *agent) run(ctx context.Context) error {
 	if a.beside != nil {
 		all.Go(func() { a.warn(a.beside(ctx)) })
 	}
+	all.Go(func() { a.audit(ctx) })
 	for {
 		a.warn(a.tell(ctx))
 		found, err := a.look()

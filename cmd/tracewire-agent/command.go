@@ -31,6 +31,7 @@ type flags struct {
 	policy       string
 	slow         time.Duration
 	ship, once   bool // log lines too; all that is there, and no more
+	audit        auditFlags
 }
 
 // errLeft marks that something could not be sent: exit code 1.
@@ -92,6 +93,7 @@ func (c *command) root() *cobra.Command {
 	f.DurationVar(&c.flags.slow, "slow", time.Second, "Calls what takes this long slow; 0: nothing")
 	f.BoolVar(&c.flags.once, "once", false, "Sends what is there, and ends")
 	f.StringVar(&c.flags.listen, "listen", "127.0.0.1:9464", "Serves metrics and health at this `ADDRESS`; empty: nowhere")
+	c.flags.audit.add(f)
 	root.SetGlobalNormalizationFunc(aliases)
 	return root
 }
@@ -111,6 +113,9 @@ func (c *command) start(ctx context.Context) error {
 	}
 	if c.flags.slow < 0 {
 		return fmt.Errorf("--slow is negative: %s", c.flags.slow)
+	}
+	if err := c.flags.audit.possible(); err != nil {
+		return err
 	}
 	a, err := c.agent(ctx)
 	if err != nil {

@@ -44,7 +44,7 @@ func metricsTable(t *testing.T) string {
 	counts := newOperations()
 	observed(counts, line(t, "cni.ADD", "podnet", "c1", nil))
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(counts, exports{(&agent{}).signals}, onNode(t))
+	registry.MustRegister(counts, exports{(&agent{}).signals}, onNode(t), &audits{counts: map[kindOf]int{{"leaked-address", "error"}: 1}})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (a *agent) registry(counts *operations) *prometheus.Registry {
 		Name: "tracewire_agent_build_info", Help: "Version of the agent.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	r.MustRegister(counts, exports{a.signals}, node{lists: a.entries, spools: a.flags.spools}, info,
+	r.MustRegister(counts, exports{a.signals}, node{lists: a.entries, spools: a.flags.spools}, &a.audits, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
