@@ -35,9 +35,16 @@ func TestContainerd(t *testing.T) {
 		t.Skip("needs containerd: TRACEWIRE_CONTAINERD=DIR make test PKGS=./cmd/tracewirectl TESTFLAGS='-run Containerd'")
 	}
 	w := newWorld(t, podnet, 0)
-	w.must(controllers())
+	hierarchies, err := controllers()
+	w.must(err)
+	group := fmt.Sprintf("tracewire-test-%d", os.Getpid())
+	t.Cleanup(func() {
+		for _, h := range hierarchies {
+			_ = os.Remove(filepath.Join(h, group)) // empty by now
+		}
+	})
 	socket, client := w.containerd(programs)
-	first, second := w.sandbox(client, "web-0"), w.sandbox(client, "web-1")
+	first, second := w.sandbox(client, "web-0", group), w.sandbox(client, "web-1", group)
 
 	got, err := cri.Ask(t.Context(), socket)
 	w.must(err)
@@ -67,12 +74,12 @@ func TestContainerd(t *testing.T) {
 }
 
 // controllers mounts the machine's cgroup hierarchies, which the sandbox's own
-// sysfs hides.
-func controllers() error {
+// sysfs hides, and tells where.
+func controllers() (dirs []string, err error) {
 	const root = "/sys/fs/cgroup"
 	all, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	errs := []error{unix.Mount("tmpfs", root, "tmpfs", 0, "")}
 	for line := range strings.Lines(string(all)) {
@@ -81,9 +88,10 @@ func controllers() error {
 			continue
 		}
 		dir := filepath.Join(root, strings.TrimPrefix(names, "name="))
+		dirs = append(dirs, dir)
 		errs = append(errs, os.Mkdir(dir, 0o755), unix.Mount("cgroup", dir, "cgroup", 0, names))
 	}
-	return errors.Join(errs...)
+	return dirs, errors.Join(errs...)
 }
 
 const containerdConfig = `version = 3
@@ -93,6 +101,8 @@ state = "@/state"
   address = "@/c.sock"
 [ttrpc]
   address = "@/t.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "@/opt"
 [plugins."io.containerd.nri.v1.nri"]
   disable = true
 [plugins."io.containerd.cri.v1.images"]
@@ -154,10 +164,10 @@ func (w *world) containerd(programs string) (socket string, _ runtimeapi.Runtime
 }
 
 // sandbox has a pod made, which goes with the test.
-func (w *world) sandbox(client runtimeapi.RuntimeServiceClient, pod string) (id string) {
+func (w *world) sandbox(client runtimeapi.RuntimeServiceClient, pod, group string) (id string) {
 	w.t.Helper()
 	r, err := client.RunPodSandbox(w.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod, Namespace: "default", Uid: pod}, Hostname: pod, Linux: &runtimeapi.LinuxPodSandboxConfig{},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod, Namespace: "default", Uid: pod}, Hostname: pod, Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: "/" + group},
 	}})
 	w.must(err)
 	w.t.Cleanup(func() {
