@@ -49,19 +49,14 @@ func (a auditFlags) possible() error {
 // audits is what the last audit found.
 type audits struct {
 	mu     sync.Mutex
-	counts map[kindOf]int  // 0 for what was found before
+	counts map[audit.Kind]int
 	known  map[string]bool // ids that were told of
 	ended  time.Time       // of the last that could look at everything; zero before
 }
 
-type kindOf struct {
-	kind     audit.Kind
-	severity audit.Severity
-}
-
 var (
-	descFindings = prometheus.NewDesc("tracewire_audit_findings", "What the last audit found, by kind.", []string{"kind", "severity"}, nil)
-	descAudited  = prometheus.NewDesc("tracewire_audit_timestamp_seconds", "When the last audit ended that could look at everything; 0 before the first.", nil, nil)
+	descFindings = prometheus.NewDesc("tracewire_audit_findings", "What the last audit found, by kind; absent before the first and without audits.", []string{"kind", "severity"}, nil)
+	descAudited  = prometheus.NewDesc("tracewire_audit_timestamp_seconds", "When the last audit ended that could look at everything; 0 for none.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -71,8 +66,11 @@ func (a *audits) Describe(ch chan<- *prometheus.Desc) { ch <- descFindings; ch <
 func (a *audits) Collect(ch chan<- prometheus.Metric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for k, n := range a.counts {
-		gauge(ch, descFindings, float64(n), string(k.kind), string(k.severity))
+	if a.counts == nil {
+		return // none ended yet: nothing is known
+	}
+	for _, k := range audit.Kinds {
+		gauge(ch, descFindings, float64(a.counts[k.Kind]), string(k.Kind), string(k.Severity))
 	}
 	at := 0.0
 	if !a.ended.IsZero() {
@@ -104,17 +102,18 @@ func (a *agent) auditOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	counts, known, fresh := map[kindOf]int{}, map[string]bool{}, 0
+	counts, known, fresh := map[audit.Kind]int{}, map[string]bool{}, 0
 	var errs []error
 	_, err = n.Audit(ctx, audit.Told{
 		Unread: func(u audit.Unread) { errs = append(errs, u) },
 		Finding: func(f audit.Finding) {
-			counts[kindOf{f.Kind, f.Severity}]++
+			counts[f.Kind]++
 			known[f.ID] = true
 			if a.audits.known[f.ID] {
 				return
 			}
-			if fresh++; fresh <= toldAtOnce {
+			fresh++
+			if fresh <= toldAtOnce {
 				a.tellOf(f)
 			}
 		},
@@ -131,12 +130,9 @@ func (a *agent) auditOnce(ctx context.Context) error {
 
 // take takes over what an audit found. Where it could not look at everything, what
 // was found before may still be there, and is not told of again.
-func (a *audits) take(counts map[kindOf]int, known map[string]bool, all bool) {
+func (a *audits) take(counts map[audit.Kind]int, known map[string]bool, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for k := range a.counts {
-		counts[k] += 0
-	}
 	if all {
 		a.ended = time.Now()
 	} else {

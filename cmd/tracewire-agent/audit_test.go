@@ -23,7 +23,7 @@ func TestAudit(t *testing.T) {
 	}
 	netns.Enter(t)
 	dir := t.TempDir()
-	leaked := filepath.Join(dir, "ipam/podnet/10.22.0.9")
+	leaked := filepath.Join(dir, "ipam", "podnet", "10.22.0.9")
 	for path, text := range map[string]string{
 		"net.d/10.conflist": fmt.Sprintf(`{"name":"podnet","cniVersion":"1.1.0","plugins":[{"type":"tracewire",
 			"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.22.0.0/24"}]]},"tracewire":{"stateDir":%q}}]}`, dir+"/ipam", dir+"/state"),
@@ -46,7 +46,7 @@ func TestAudit(t *testing.T) {
 		if err := a.auditOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		got := values(scrape(t, "", &a.audits), "tracewire_audit_findings")
+		got := values(scrape(t, "", &a.audits), `tracewire_audit_findings{kind="leaked-address"`)
 		if diff := cmp.Diff([]string{`tracewire_audit_findings{kind="leaked-address",severity="error"} ` + want}, got); diff != "" {
 			t.Errorf("audit %d: %s", turn, diff)
 		}

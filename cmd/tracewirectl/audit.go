@@ -16,6 +16,7 @@ import (
 
 	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/ipam"
 	"github.com/tracewire/tracewire/trace/read"
 )
@@ -26,6 +27,7 @@ type auditing struct {
 	ask     sockets
 	network string
 	verbose bool
+	check   bool
 	watch   bool
 	every   time.Duration
 	fix     bool
@@ -74,6 +76,7 @@ everything, or a repair failed.`,
 	networkFlag(cmd, &a.network)
 	f := cmd.Flags()
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "Shows every finding, and all that is known of it")
+	f.BoolVar(&a.check, "check", false, "Runs CHECK for all attachments too; what it finds is drift")
 	f.BoolVar(&a.watch, "watch", false, "Looks again and again, and shows what changes")
 	f.DurationVar(&a.every, "every", 30*time.Second, "Looks again after this `DURATION`, with --watch")
 	f.BoolVar(&a.fix, "fix", false, "Repairs what is proven to be left over")
@@ -122,11 +125,37 @@ func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error
 	if len(runtimes) > 0 && n.Sandboxes == nil {
 		n.Sandboxes = []audit.Sandbox{}
 	}
+	if err == nil && a.check {
+		n.Checked, err = c.drift(ctx, a)
+	}
 	return n, err
 }
 
+// drift is what CHECK finds of all attachments.
+func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, err error) {
+	all, err := c.wanted(nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.open(&a.plugins); err != nil {
+		return nil, err
+	}
+	done := c.checkAll(ctx, &a.plugins, all)
+	for i, d := range done {
+		one := audit.Checked{Attachment: all[i].Attachment}
+		for _, f := range d.Findings {
+			one.Findings = append(one.Findings, delegates.Finding{Code: f.Reason, Expected: f.Expected, Found: f.Found})
+		}
+		out = append(out, one)
+	}
+	if err := verdictOf(done); !errors.Is(err, errFindings) {
+		return out, err
+	}
+	return out, nil
+}
+
 // look looks once. What could not be read is told of, and is in the error.
-func (c *command) look(ctx context.Context, n audit.Node, each func(audit.Finding)) (audit.Counts, error) {
+func (c *command) look(ctx context.Context, n audit.Node, each func(audit.Finding), unread ...func(audit.Unread)) (audit.Counts, error) {
 	bar := c.progress("looking", 0)
 	found := 0
 	var errs []error
@@ -136,7 +165,12 @@ func (c *command) look(ctx context.Context, n audit.Node, each func(audit.Findin
 			bar.say(count(found, "finding"))
 			each(f)
 		},
-		Unread: func(u audit.Unread) { errs = append(errs, u) },
+		Unread: func(u audit.Unread) {
+			errs = append(errs, u)
+			for _, tell := range unread {
+				tell(u)
+			}
+		},
 	})
 	bar.end()
 	if err == nil && len(errs) > 0 {
@@ -172,16 +206,51 @@ func findingsError(n int) error {
 	return nil
 }
 
-// streamAudit writes each finding as a line, as it is found, and the counts last.
+// streamAudit writes one document, each finding as it is found.
 func (c *command) streamAudit(ctx context.Context, w io.Writer, n audit.Node) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	var failed error
-	counts, err := c.look(ctx, n, func(f audit.Finding) {
-		failed = errors.Join(failed, e.Encode(f))
-	})
-	failed = errors.Join(failed, e.Encode(map[string]any{"version": audit.Version, "counts": counts}))
-	return errors.Join(failed, err, findingsError(counts.Findings))
+	s := streamed{w: w}
+	s.write(fmt.Sprintf(`{"version":%d,"findings":[`, audit.Version))
+	var unread []audit.Unread
+	counts, err := c.look(ctx, n, func(f audit.Finding) { s.add(f) }, func(u audit.Unread) { unread = append(unread, u) })
+	s.first = false
+	s.write(`],"unread":[`)
+	for _, u := range unread {
+		s.add(u)
+	}
+	s.write("\n],\"counts\":")
+	s.value(counts)
+	s.write("}\n")
+	return errors.Join(s.err, err, findingsError(counts.Findings))
+}
+
+// streamed is a document that is written as it comes to be known.
+type streamed struct {
+	w     io.Writer
+	first bool // an element of this list was written
+	err   error
+}
+
+func (s *streamed) write(text string) {
+	if s.err == nil {
+		_, s.err = io.WriteString(s.w, text)
+	}
+}
+
+func (s *streamed) value(v any) {
+	b, err := json.Marshal(v)
+	s.err = errors.Join(s.err, err)
+	s.write(string(b))
+}
+
+// add adds an element to the list, on a line of its own.
+func (s *streamed) add(v any) {
+	sign := "\n"
+	if s.first {
+		sign = ",\n"
+	}
+	s.first = true
+	s.write(sign)
+	s.value(v)
 }
 
 // report is findings by kind. Of each kind the first are kept, unless all are
@@ -200,17 +269,22 @@ func newReport(all bool) *report {
 }
 
 func (r *report) add(f audit.Finding) {
-	if r.counts[f.Kind]++; r.all || r.counts[f.Kind] <= shown {
+	r.counts[f.Kind]++
+	if r.all || r.counts[f.Kind] <= shown {
 		r.first[f.Kind] = append(r.first[f.Kind], f)
 	}
 }
 
-// kinds is those that were found: errors first, each by name.
-func (r *report) kinds() []audit.Kind {
-	return slices.SortedFunc(maps.Keys(r.counts), func(a, b audit.Kind) int {
-		x, y := r.first[a][0].Severity, r.first[b][0].Severity // error, warning
-		return strings.Compare(string(x)+string(a), string(y)+string(b))
-	})
+// kinds is those that were found, errors first.
+func (r *report) kinds() (out []audit.Kind) {
+	for _, severity := range []audit.Severity{audit.Error, audit.Warning} {
+		for _, k := range audit.Kinds {
+			if k.Severity == severity && r.counts[k.Kind] > 0 {
+				out = append(out, k.Kind)
+			}
+		}
+	}
+	return out
 }
 
 var auditColumns = []column{

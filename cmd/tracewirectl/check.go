@@ -289,13 +289,11 @@ func sumOfChecks(done []checked) string {
 			alone++
 		}
 	}
-	s := count(len(done), "attachment") + " checked, "
-	switch {
-	case found == 0:
-		s += "no findings"
-	default:
-		s += fmt.Sprintf("%s on %d of them", count(found, "finding"), with)
+	sum := "no findings"
+	if found > 0 {
+		sum = fmt.Sprintf("%s on %d of them", count(found, "finding"), with)
 	}
+	s := count(len(done), "attachment") + " checked, " + sum
 	if failed > 0 {
 		s += fmt.Sprintf("; %d could not be looked at", failed)
 	}

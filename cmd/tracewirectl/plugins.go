@@ -192,5 +192,5 @@ func listOf(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(conf)
+	return libcni.ConfListFromConf(conf) //nolint:staticcheck // as above
 }

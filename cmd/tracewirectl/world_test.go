@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -107,7 +108,7 @@ func (w *world) plug(args ...string) (code int, out, complaint string) {
 }
 
 // expect holds an exit code, and lines of the output.
-func (w *world) expect(want int, code int, out, complaint string, lines ...string) {
+func (w *world) expect(want, code int, out, complaint string, lines ...string) {
 	w.t.Helper()
 	if code != want {
 		w.t.Errorf("exit code %d, want %d", code, want)
@@ -242,7 +243,12 @@ func TestAudit(t *testing.T) {
 	code, out, complaint = w.plug("audit")
 	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.213.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record, 2 reservations, ")
 	code, out, complaint = w.plug("audit", "-o", "json")
-	w.expect(1, code, out, complaint, `"kind":"leaked-address"`, `"counts":{"records":1,`)
+	w.expect(1, code, out, complaint, `{"version":1,"findings":[
+{"id":"`, `"kind":"leaked-address"`, `],"unread":[
+],"counts":{"records":1,`)
+	if !json.Valid([]byte(out)) {
+		t.Error("is not one document")
+	}
 	code, out, complaint = w.plug("audit", "--network", "other")
 	w.expect(0, code, out, complaint, "no findings")
 	code, out, complaint = w.plug("audit", "--cri", w.runtime("p0", "gone"))

@@ -98,12 +98,12 @@ func Path(socket string) (string, error) {
 // empty where that was an init's doing, or is another namespace's. The error is
 // the kernel's of a socket that nobody listens on.
 func listener(ctx context.Context, path string) (executable string, err error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	conn, err := (&net.Dialer{}).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return "", inner(err)
 	}
 	defer func() { _ = conn.Close() }()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	raw, err := conn.SyscallConn()
 	if err != nil {
 		return "", err
 	}
