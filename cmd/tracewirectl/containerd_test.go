@@ -32,7 +32,7 @@ import (
 func TestContainerd(t *testing.T) {
 	programs := os.Getenv("TRACEWIRE_CONTAINERD")
 	if programs == "" {
-		t.Skip("needs containerd: TRACEWIRE_CONTAINERD=DIR make test PKGS=./cmd/tracewirectl TESTFLAGS='-run Containerd'")
+		t.Skip("runs by TRACEWIRE_CONTAINERD=DIR make test PKGS=./cmd/tracewirectl TESTFLAGS='-run Containerd'")
 	}
 	w := newWorld(t, podnet, 0)
 	hierarchies, err := controllers()
@@ -128,7 +128,7 @@ func (w *world) containerd(programs string) (socket string, _ runtimeapi.Runtime
 	dir, err := os.MkdirTemp("", "ctrd") // a socket's path is short
 	w.must(err)
 	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	config := strings.NewReplacer("@BIN@", programs, "@PLUGINS@", os.Getenv("TRACEWIRE_BIN"), "@REFERENCE@", os.Getenv("TRACEWIRE_REFERENCE"),
+	config := strings.NewReplacer("@BIN@", programs, "@PLUGINS@", pluginDir, "@REFERENCE@", os.Getenv("TRACEWIRE_REFERENCE"),
 		"@NET@", w.Dir+"/net.d", "@", dir).Replace(containerdConfig)
 	w.must(os.WriteFile(dir+"/config.toml", []byte(config), 0o600))
 	log, err := os.Create(dir + "/log")

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -45,20 +47,41 @@ func newWorld(t *testing.T, list string, pods int) *world {
 		t.Skip("needs the programs and a sandbox: run make test")
 	}
 	netns.Enter(t)
-	n, err := attach.NewNode(t.TempDir(), bin, reference)
+	if err := ownFolders(bin); err != nil {
+		t.Fatal(err)
+	}
+	n, err := attach.NewNode(t.TempDir(), pluginDir, reference)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.Close)
-	w := &world{Node: n, t: t, bin: filepath.Join(bin, "tracewirectl")}
-	w.env = []string{"NETCONFPATH=" + n.Dir + "/net.d", "CNI_PATH=" + bin + ":" + reference, "COLUMNS=100", "PATH=" + os.Getenv("PATH"), "TZ=UTC"}
+	w := &world{Node: n, t: t, bin: pluginDir + "/tracewirectl"}
+	w.env = []string{"NETCONFPATH=" + n.Dir + "/net.d", "CNI_PATH=" + pluginDir + ":" + reference, "COLUMNS=100", "PATH=" + os.Getenv("PATH"), "TZ=UTC"}
 	w.put("net.d/10-podnet.conflist", list)
 	w.must(n.Load([]byte(list)))
 	for i := range pods {
 		w.add(fmt.Sprintf("p%d", i))
 	}
-	t.Cleanup(func() { _, _ = os.RemoveAll("/run/tracewire"), os.RemoveAll("/var/lib/cni/results") }) // of the sandbox
 	return w
+}
+
+// pluginDir is where the programs are, as on a node.
+const pluginDir = "/opt/cni/bin"
+
+// ownFolders gives the test's thread, and the programs that it starts, the usual
+// folders for itself: other packages' tests use them at the same time.
+func ownFolders(bin string) error {
+	errs := []error{unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")}
+	programs, err := os.Open(bin) // it may be below one of them
+	if err != nil {
+		return err
+	}
+	defer func() { _ = programs.Close() }()
+	for _, dir := range []string{"/run", "/opt", "/var/lib/cni", "/var/log/tracewire"} {
+		errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+	}
+	errs = append(errs, os.MkdirAll("/run/netns", 0o755), os.MkdirAll(pluginDir, 0o755))
+	return errors.Join(append(errs, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", programs.Fd()), pluginDir, "", unix.MS_BIND, ""))...)
 }
 
 func (w *world) must(err error) {
@@ -283,7 +306,6 @@ func TestFixLeavesTheForeign(t *testing.T) {
 	w := newWorld(t, podnet, 1)
 	w.must(os.MkdirAll("/var/lib/cni/networks/other", 0o755))
 	w.must(os.WriteFile("/var/lib/cni/networks/other/10.9.0.2", []byte("somebody\r\neth0"), 0o600))
-	t.Cleanup(func() { _ = os.RemoveAll("/var/lib/cni/networks") })
 	for range 2 {
 		code, out, complaint := w.plug("audit", "--fix", "--grace", "0s", "--yes")
 		w.expect(1, code, out, complaint, "1 finding only reported")
