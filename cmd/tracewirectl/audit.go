@@ -321,7 +321,11 @@ func (c *command) printKind(w io.Writer, k audit.Kind, r *report) error {
 	}
 	var rows [][]cell
 	for _, f := range kept {
-		rows = append(rows, []cell{{text: c.aboutText(f)}, {text: evidence(f, r.all)}, fixText(f)})
+		says := evidence(f, r.all)
+		if !r.all {
+			says = c.short(says)
+		}
+		rows = append(rows, []cell{{text: c.aboutText(f)}, {text: says}, {c.short(fixText(f)), fixColour(f)}})
 	}
 	g := &grid{columns: auditColumns}
 	g.fit(rows, c.width())
@@ -365,11 +369,18 @@ func evidence(f audit.Finding, all bool) string {
 }
 
 // fixText is what a repair would do, or why there is none.
-func fixText(f audit.Finding) cell {
+func fixText(f audit.Finding) string {
 	if f.Fix != "" {
-		return cell{text: f.Fix}
+		return f.Fix
 	}
-	return cell{"reported only: " + f.Why, dim}
+	return "reported only: " + f.Why
+}
+
+func fixColour(f audit.Finding) colour {
+	if f.Fix != "" {
+		return plain
+	}
+	return dim
 }
 
 // watchAudit looks again and again until ctx ends, and shows what changed.
@@ -415,7 +426,7 @@ func (c *command) changes(before, now map[string]audit.Finding) error {
 			}
 			line := fmt.Sprintf("%s %s %s %s", at.Format(time.TimeOnly), sign, f.Kind, c.aboutText(f))
 			if word == "found" {
-				line += ": " + evidence(f, false)
+				line += ": " + c.short(evidence(f, false))
 			}
 			_, err := io.WriteString(c.out, c.paint(cutTo(read.Printable(line), c.width()), k)+"\n")
 			errs = append(errs, err)

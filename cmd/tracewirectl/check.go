@@ -19,7 +19,6 @@ import (
 	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
-	"github.com/tracewire/tracewire/trace/read"
 )
 
 func (c *command) check() *cobra.Command {
@@ -39,7 +38,9 @@ Exit codes: 0 no findings, 1 findings, 2 something could not be looked at.`,
 		Example: `  tracewirectl check
   tracewirectl check default/web-0 -o json
   tracewirectl check 10.22.0.5 --plugin-dir /usr/lib/cni`,
-		ValidArgsFunction: c.completeAttachments,
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+			return c.completeAttachments(cmd, nil, begin) // any number of them
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := c.wanted(args)
 			if err != nil {
@@ -242,11 +243,7 @@ func (c *command) printChecks(w io.Writer, done []checked) error {
 	var rows [][]cell
 	for _, d := range done {
 		for _, f := range d.Findings {
-			attachment := d.Attachment
-			if c.width() > 0 {
-				attachment = shortName(attachment)
-			}
-			rows = append(rows, []cell{{text: attachment}, {text: d.Pod}, {f.Reason, red}, {text: f.Expected}, {text: f.Found}, {text: f.Hint}})
+			rows = append(rows, []cell{{text: c.short(d.Attachment)}, {text: d.Pod}, {f.Reason, red}, {text: f.Expected}, {text: f.Found}, {text: f.Hint}})
 		}
 	}
 	if len(rows) > 0 {
@@ -265,13 +262,6 @@ func (c *command) printChecks(w io.Writer, done []checked) error {
 	}
 	_, err := io.WriteString(w, c.paint(sumOfChecks(done), k)+"\n")
 	return err
-}
-
-// shortName is an attachment with its container id as runtimes' tools show it.
-func shortName(attachment string) string {
-	network, rest, _ := strings.Cut(attachment, "/")
-	id, ifname, _ := strings.Cut(rest, ":")
-	return network + "/" + read.ShortID(id) + ":" + ifname
 }
 
 // sumOfChecks tells in one line what was looked at.

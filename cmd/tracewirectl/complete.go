@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/trace/read"
 )
@@ -87,10 +88,19 @@ func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 }
 
 func completeCodes(_ *cobra.Command, args []string, begin string) (list []string, _ cobra.ShellCompDirective) {
-	for _, k := range codes.Table {
-		if number := fmt.Sprint(k.Number); len(args) == 0 && strings.HasPrefix(number, begin) {
-			list = append(list, cobra.CompletionWithDesc(number, k.Name))
+	add := func(word, says string) {
+		if len(args) == 0 && strings.HasPrefix(word, begin) {
+			list = append(list, cobra.CompletionWithDesc(word, says))
 		}
+	}
+	for _, k := range codes.Table {
+		add(fmt.Sprint(k.Number), k.Name)
+	}
+	for _, r := range codes.Reasons {
+		add(r.Name, r.Meaning)
+	}
+	for _, k := range audit.Kinds {
+		add(string(k.Kind), k.Meaning)
 	}
 	return list, cobra.ShellCompDirectiveNoFileComp
 }

@@ -9,43 +9,79 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/codes"
 )
 
 func (c *command) explain() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [CODE]",
-		Short: "Explains what a CNI error code means and what to do next",
-		Long: `explain tells what an error code of the plugin means and what to do next.
-Without a code it lists all that the plugin answers.`,
+		Use:   "explain [CODE | REASON | KIND]",
+		Short: "Explains an error code, a reason of CHECK or a kind of finding",
+		Long: `explain tells what an error code of the plugin means and what to do next; of a
+reason of CHECK, such as host.down, or a kind of audit's findings, such as
+leaked-address, too. Without one it lists all codes that the plugin answers.`,
 		Example: `  tracewirectl explain 100
+  tracewirectl explain host.down
   tracewirectl explain -o json`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeCodes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			shown := codes.Table
-			if len(args) > 0 {
-				one, err := code(args[0])
-				if err != nil {
-					return err
-				}
-				shown = []codes.Code{one}
-			}
+			w := cmd.OutOrStdout()
 			switch {
-			case c.asJSON():
-				return printJSON(cmd.OutOrStdout(), jsonCodes(shown))
-			case len(args) > 0:
-				return c.printCode(cmd.OutOrStdout(), shown[0])
+			case len(args) == 0 && c.asJSON():
+				return printJSON(w, jsonCodes(codes.Table))
+			case len(args) == 0:
+				return c.printCodes(w, codes.Table)
 			}
-			return c.printCodes(cmd.OutOrStdout(), shown)
+			for _, explain := range []func(string) (any, [][2]string){reason, kind} {
+				if doc, words := explain(args[0]); doc != nil {
+					return c.printWords(w, doc, words)
+				}
+			}
+			k, err := code(args[0])
+			if err != nil {
+				return err
+			}
+			return c.printWords(w, jsonCodes([]codes.Code{k}), [][2]string{
+				{"code", fmt.Sprint(k.Number)}, {"name", k.Name}, {"meaning", k.Meaning}, {"next", k.Hint},
+			})
 		},
 	}
 }
 
-func (c *command) printCode(w io.Writer, k codes.Code) error {
+// reason is one of CHECK's, nil for none.
+func reason(name string) (doc any, words [][2]string) {
+	r, ok := codes.ReasonOf(name)
+	if !ok {
+		return nil, nil
+	}
+	mends := "DEL and a new ADD mend it"
+	if !r.Mends {
+		mends = "DEL and a new ADD do not mend it"
+	}
+	return map[string]any{"reason": r.Name, "meaning": r.Meaning, "hint": r.Hint, "mends": r.Mends},
+		[][2]string{{"reason", r.Name}, {"meaning", r.Meaning}, {"next", r.Hint}, {"mends", mends}}
+}
+
+// kind is one of audit's findings, nil for none.
+func kind(name string) (doc any, words [][2]string) {
+	for _, k := range audit.Kinds {
+		if string(k.Kind) == name {
+			return map[string]any{"kind": k.Kind, "severity": k.Severity, "meaning": k.Meaning},
+				[][2]string{{"kind", name}, {"severity", string(k.Severity)}, {"meaning", k.Meaning}}
+		}
+	}
+	return nil, nil
+}
+
+// printWords writes one thing, as a document or in words.
+func (c *command) printWords(w io.Writer, doc any, words [][2]string) error {
+	if c.asJSON() {
+		return printJSON(w, doc)
+	}
 	g := &grid{columns: []column{{}, {least: 30}}}
 	var rows [][]cell
-	for _, x := range [][2]string{{"code", fmt.Sprint(k.Number)}, {"name", k.Name}, {"meaning", k.Meaning}, {"next", k.Hint}} {
+	for _, x := range words {
 		if x[1] != "" {
 			rows = append(rows, []cell{{text: x[0], colour: dim}, {text: x[1]}})
 		}
@@ -85,7 +121,7 @@ func code(text string) (codes.Code, error) {
 	list := "the codes that it answers are " + strings.Join(known, ", ")
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return codes.Code{}, fmt.Errorf("%q is no code of tracewire; %s", text, list)
+		return codes.Code{}, fmt.Errorf("%q is no code of tracewire, no reason of CHECK and no kind of finding; %s", text, list)
 	}
 	if k, ok := codes.Of(uint(n)); ok {
 		return k, nil

@@ -156,7 +156,7 @@ func (c *command) printPlan(w io.Writer, plan repairs) error {
 	}
 	var rows [][]cell
 	for _, f := range plan.Due[:min(len(plan.Due), shown)] {
-		rows = append(rows, []cell{{text: string(f.Kind)}, {text: c.aboutText(f)}, {text: f.Fix}})
+		rows = append(rows, []cell{{text: string(f.Kind)}, {text: c.aboutText(f)}, {text: c.short(f.Fix)}})
 	}
 	var b strings.Builder
 	if len(rows) > 0 {

@@ -313,7 +313,7 @@ func (c *command) printGC(w io.Writer, plan []*collection, dry bool) error {
 	var rows [][]cell
 	for _, col := range plan {
 		for _, s := range col.Stale {
-			rows = append(rows, []cell{{text: col.Network}, {text: s.What}, {text: s.ContainerID}, {text: s.IfName}, {text: s.Pod}, {text: s.Address}})
+			rows = append(rows, []cell{{text: col.Network}, {text: s.What}, {text: c.short(s.ContainerID)}, {text: s.IfName}, {text: s.Pod}, {text: s.Address}})
 		}
 	}
 	if len(rows) > 0 {

@@ -1,6 +1,6 @@
 // Command tracewirectl is the operator's command: it reads what the plugin
-// left behind, spool, log and records, and compares it with what is live. It
-// changes nothing.
+// left behind, spool, log and records, compares it with what is live, and has the
+// plugin end what is left over.
 package main
 
 import (

@@ -332,3 +332,19 @@ func TestRoutes(t *testing.T) {
 		})
 	}
 }
+
+// TestEnds: what a delegated plugin adds behind the pod's end is not the host's.
+func TestEnds(t *testing.T) {
+	r := result(t)
+	a := delegates.Attachment{Network: "podnet", ContainerID: web, IfName: "eth0"}
+	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: "bwp0123456789ab"})
+	e := endsOf(a, r)
+	if got := e.bridge.Name + " " + e.host.Name + " " + e.pod.Name; got != "twtest0 vethtw00000001 eth0" {
+		t.Errorf("got %s", got)
+	}
+	r.Interfaces = r.Interfaces[2:] // as macvlan answers, with bandwidth behind it
+	e = endsOf(a, r)
+	if got := e.bridge.Name + e.host.Name + e.pod.Name; got != "eth0" {
+		t.Errorf("got %s", got)
+	}
+}

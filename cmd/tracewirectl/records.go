@@ -47,6 +47,11 @@ func (r stored) args() conflist.Args {
 	return a
 }
 
+// wraps tells that another plugin made the interfaces, which have no alias then.
+func (r stored) wraps() bool {
+	return conflist.Parse(conflist.Read(r.Conf)).Tracewire.Mode == "delegate"
+}
+
 func (r stored) subject() subject {
 	a := r.args()
 	s := subject{Attachment: r.Attachment, namespace: a["K8S_POD_NAMESPACE"], pod: a["K8S_POD_NAME"]}
@@ -106,8 +111,8 @@ func gatewayOf(r *types100.Result, is4 bool) netip.Addr {
 type ends struct{ bridge, host, pod *types100.Interface }
 
 // endsOf finds the interfaces of an attachment in a result: the pod's end has a
-// sandbox, and of the others the last is the host's end (spec 1.1.0, "ADD
-// Success": bridge, host, container, in the order the plugins list them).
+// sandbox, and before it stand bridge and host end (spec 1.1.0, "ADD Success": in
+// the order the plugins list them). What stands behind it is of other plugins.
 func endsOf(a delegates.Attachment, r *types100.Result) ends {
 	e := ends{&types100.Interface{}, &types100.Interface{}, &types100.Interface{}}
 	for _, i := range r.Interfaces {
@@ -117,6 +122,7 @@ func endsOf(a delegates.Attachment, r *types100.Result) ends {
 			e.bridge, e.host = e.host, i
 		case i.Name == a.IfName:
 			e.pod = i
+			return e
 		}
 	}
 	return e

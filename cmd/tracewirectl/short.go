@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/tracewire/tracewire/trace/read"
 )
 
 // cut is s in at most width columns: a sign where its middle was, and behind
@@ -50,4 +53,16 @@ func shortAddresses(s string, width int) string {
 		sum = "…"
 	}
 	return cut(first, width-utf8.RuneCountInString(sum), len(":1234")) + sum
+}
+
+// containerID is one as most runtimes make them.
+var containerID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+
+// short is a text whose container ids are as runtimes' tools show them, on a
+// terminal.
+func (c *command) short(s string) string {
+	if c.width() == 0 {
+		return s
+	}
+	return containerID.ReplaceAllStringFunc(s, read.ShortID)
 }

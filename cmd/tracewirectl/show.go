@@ -33,7 +33,7 @@ attachment, 2 it could not look.`,
   tracewirectl show 1635e8 -o json
   tracewirectl show podnet/1635e8:eth0
   tracewirectl show 10.22.0.5`,
-		Args:              cobra.ExactArgs(1),
+		Args:              oneAttachment,
 		ValidArgsFunction: c.completeAttachments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := c.find(args[0])
@@ -57,6 +57,17 @@ attachment, 2 it could not look.`,
 			return nil
 		},
 	}
+}
+
+// oneAttachment tells how the command is used where it is not used so.
+func oneAttachment(cmd *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return fmt.Errorf("ATTACHMENT is missing; usage: %s", cmd.UseLine())
+	case 1:
+		return nil
+	}
+	return fmt.Errorf("one ATTACHMENT, not %d; usage: %s", len(args), cmd.UseLine())
 }
 
 // find is the one record of a name. An attachment that is named in full and
@@ -225,7 +236,7 @@ func compare(r stored, e ends, l live) (out []compared) {
 		pod = func(string) string { return unseen }
 	}
 	mark := ""
-	if e.host.Name != "" || r.State == cache.None {
+	if e.host.Name != "" && !r.wraps() || r.State == cache.None {
 		mark = "of this attachment"
 	}
 	row("netns.cookie", "netns cookie", number(r.Cookie), namespace(l))

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/conflist"
@@ -105,7 +106,7 @@ func remove(ctx context.Context, yes bool, things []belonging) (err error) {
 			t.Error = e.Error()
 			err = errors.Join(err, fmt.Errorf("%s %s: %w", t.What, t.Path, e))
 		case there(t.Path):
-			t.Stays = "others' files are in it"
+			t.Stays = "others have files in it, or a mount"
 		}
 	}
 	return err
@@ -170,7 +171,11 @@ func ifEmpty(dir string) error {
 	if err != nil || len(entries) > 0 {
 		return missing(err)
 	}
-	return os.Remove(dir)
+	err = os.Remove(dir)
+	if errors.Is(err, unix.EBUSY) {
+		return nil // a mount
+	}
+	return missing(err)
 }
 
 // files is what is on disk, the deepest first.
@@ -283,7 +288,7 @@ func (c *command) printLeaving(w io.Writer, things []belonging, done bool) error
 		case done:
 			word = cell{"removed", green}
 		}
-		rows = append(rows, []cell{{text: t.What}, {text: t.Path}, word})
+		rows = append(rows, []cell{{text: t.What}, {text: c.short(t.Path)}, word})
 	}
 	g.fit(rows, c.width())
 	if err := c.write(w, g, rows, true); err != nil {

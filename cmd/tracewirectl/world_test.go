@@ -77,7 +77,7 @@ func ownFolders(bin string) error {
 		return err
 	}
 	defer func() { _ = programs.Close() }()
-	for _, dir := range []string{"/run", "/opt", "/var/lib/cni", "/var/log/tracewire"} {
+	for _, dir := range []string{"/run", "/opt", "/var/lib/cni", "/var/log"} {
 		errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
 	}
 	errs = append(errs, os.MkdirAll("/run/netns", 0o755), os.MkdirAll(pluginDir, 0o755))
