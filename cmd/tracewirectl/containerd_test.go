@@ -67,7 +67,7 @@ func TestContainerd(t *testing.T) {
 	code, out, complaint = w.ctl("audit", "--cri", socket)
 	w.expect(0, code, out, complaint, "no findings: 1 record, 1 reservation, ")
 	w.leak("10.213.0.77", strings.Repeat("ab", 32))
-	code, out, complaint = w.ctl("gc", "--cri", socket)
+	code, out, complaint = w.ctl("gc", "--cri", socket, "--grace", "0s")
 	w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 1 stale; removed\n")
 	code, out, complaint = w.ctl("check", "default/web-0")
 	w.expect(0, code, out, complaint, "1 attachment checked, no findings\n")

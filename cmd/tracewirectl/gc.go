@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	cnitypes "github.com/containernetworking/cni/pkg/types"
@@ -25,6 +27,7 @@ func (c *command) gc() *cobra.Command {
 	var ask sockets
 	var only string
 	var dry bool
+	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "gc --cri SOCKET",
 		Short: "Ends the attachments of pods that the runtime no longer has",
@@ -34,9 +37,10 @@ libcni keeps, then GC of the whole list. Where the list is of a cniVersion that
 has no GC, or is gone, tracewire alone is asked, from its records. Nobody calls
 GC on most nodes: kubelet, containerd and CRI-O do not.
 
-What a stopped sandbox has stays, until the runtime forgets it. Where records
-name a runtime that is none of those asked, nothing is done: its pods would all
-be taken for gone.
+What a stopped sandbox has stays, until the runtime forgets it, and so does what
+is younger than --grace: runtimes do not list a pod that they are making. Where
+records name a runtime that is none of those asked, nothing is done: its pods
+would all be taken for gone.
 
 Exit codes: 0 done or nothing to do, 2 it could not look, or not all could be
 removed.`,
@@ -48,10 +52,13 @@ removed.`,
 			if len(ask.paths) == 0 {
 				return errors.New("--cri is missing: without the runtime's list nobody knows what is valid")
 			}
+			if grace < 0 {
+				return fmt.Errorf("--grace is negative: %s", grace)
+			}
 			if err := c.open(&p); err != nil {
 				return err
 			}
-			plan, err := c.planGC(cmd.Context(), &p, ask, only)
+			plan, err := c.planGC(cmd.Context(), &p, ask, only, grace)
 			if err != nil {
 				return err
 			}
@@ -69,6 +76,8 @@ removed.`,
 	pluginFlags(cmd, &p)
 	criFlag(cmd, &ask)
 	networkFlag(cmd, &only)
+	cmd.Flags().DurationVar(&grace, "grace", 2*time.Minute, "Leaves alone what is younger than this `DURATION`")
+	complete(cmd, "grace", cobra.NoFileCompletions)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "Shows what would go, and does nothing")
 	return cmd
 }
@@ -110,13 +119,13 @@ type collection struct {
 	Network string  `json:"network"`
 	List    string  `json:"list,omitempty"` // the file; empty where there are only records
 	Valid   int     `json:"valid"`          // attachments that stay
+	Young   int     `json:"young"`          // attachments that nobody lists, and that may be in the making
 	Stale   []stale `json:"stale"`
 	Done    bool    `json:"done"`
 	Error   string  `json:"error,omitempty"`
 
 	network *network
-	valid   []cnitypes.GCAttachment
-	ended   []cache.Stored // records of attachments that are stale
+	stale   map[delegates.Attachment]cache.Stored // with its record, where it has one
 }
 
 // stale is one thing that stands for a pod that is no more.
@@ -126,10 +135,13 @@ type stale struct {
 	IfName      string `json:"ifName,omitempty"`
 	Pod         string `json:"pod,omitempty"`
 	Address     string `json:"address,omitempty"`
+
+	made   time.Time
+	record cache.Stored // the zero one without a record
 }
 
 // planGC looks at what there is.
-func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only string) (plan []*collection, err error) {
+func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only string, grace time.Duration) (plan []*collection, err error) {
 	at, err := c.places()
 	if err != nil {
 		return nil, err
@@ -153,10 +165,11 @@ func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only stri
 		}
 	}
 	for _, n := range nets {
+		n.states = at.state
 		if err := c.onlyAsked(n, runtimes); err != nil {
 			return nil, err
 		}
-		plan = append(plan, p.weigh(n, there))
+		plan = append(plan, p.weigh(n, there, c.now().Add(-grace)))
 	}
 	return plan, nil
 }
@@ -187,45 +200,57 @@ func (c *command) onlyAsked(n *network, asked []cri.Runtime) error {
 }
 
 // weigh tells what of a network stays and what goes. What is told of a sandbox that
-// is there stays, whatever its interface is called.
-func (p *plugins) weigh(n *network, there map[string]bool) *collection {
-	out := &collection{Network: n.name, List: n.file, Stale: []stale{}, network: n, valid: []cnitypes.GCAttachment{}}
+// is there stays, whatever its interface is called; what was made after young, too.
+func (p *plugins) weigh(n *network, there map[string]bool, young time.Time) *collection {
+	out := &collection{Network: n.name, List: n.file, Stale: []stale{}, network: n, stale: map[delegates.Attachment]cache.Stored{}}
 	told := map[delegates.Attachment]bool{}
-	tell := func(a delegates.Attachment, s stale) {
-		switch {
-		case told[a]:
-		case there[a.ContainerID]:
-			out.valid = append(out.valid, cnitypes.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName})
-		default:
-			s.ContainerID, s.IfName = a.ContainerID, a.IfName
-			out.Stale = append(out.Stale, s)
+	for a, s := range p.known(n) {
+		if told[a] {
+			continue
 		}
 		told[a] = true
-	}
-	for _, r := range n.all {
-		tell(r.Attachment, stale{What: "record", Pod: podName(stored{r})})
-		if !there[r.ContainerID] {
-			out.ended = append(out.ended, r)
-		}
-	}
-	for a := range p.cached {
-		if a.Network == n.name {
-			tell(a, stale{What: "libcni entry"})
-		}
-	}
-	for h := range n.held() {
-		tell(delegates.Attachment{Network: n.name, ContainerID: h.Holder.ContainerID, IfName: h.Holder.IfName}, stale{What: "address", Address: h.Address.String()})
-	}
-	out.Valid = len(out.valid)
-	for id := range there { // nothing is known of it yet, or it is of another network
-		if a := (cnitypes.GCAttachment{ContainerID: id, IfName: "eth0"}); !slices.Contains(out.valid, a) {
-			out.valid = append(out.valid, a)
+		switch {
+		case there[a.ContainerID]:
+			out.Valid++
+		case s.made.After(young):
+			out.Young++
+		default:
+			out.Stale = append(out.Stale, s)
+			out.stale[a] = s.record
 		}
 	}
 	slices.SortFunc(out.Stale, func(a, b stale) int {
 		return strings.Compare(a.What+a.ContainerID+a.IfName, b.What+b.ContainerID+b.IfName)
 	})
 	return out
+}
+
+// known is all that is told of a network's attachments: by records, libcni and
+// reservations, in that order.
+func (p *plugins) known(n *network) iter.Seq2[delegates.Attachment, stale] {
+	return func(yield func(delegates.Attachment, stale) bool) {
+		tell := func(a delegates.Attachment, s stale) bool {
+			s.ContainerID, s.IfName = a.ContainerID, a.IfName
+			return yield(a, s)
+		}
+		for _, r := range n.all {
+			if !tell(r.Attachment, stale{What: "record", Pod: podName(stored{r}), record: r, made: r.Began}) {
+				return
+			}
+		}
+		for a := range p.cached {
+			f, _ := cache.ReadFile(filepath.Join(p.cache, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)) // one that went is old
+			if a.Network == n.name && !tell(a, stale{What: "libcni entry", made: f.Changed}) {
+				return
+			}
+		}
+		for h := range n.held() {
+			a := delegates.Attachment{Network: n.name, ContainerID: h.Holder.ContainerID, IfName: h.Holder.IfName}
+			if !tell(a, stale{What: "address", Address: h.Address.String(), made: h.Changed}) {
+				return
+			}
+		}
+	}
 }
 
 // held is the reservations of a network in host-local's form.
@@ -267,21 +292,53 @@ func (p *plugins) collectOne(ctx context.Context, col *collection) error {
 		return errors.New("disableGC is set in " + n.file)
 	}
 	var errs []error
-	for _, r := range col.ended {
-		// libcni's GC ends those that it knows; ours spares what lives and another made.
-		if list, _ := p.attached(r.Attachment); list == nil || n.list == nil {
+	for a, r := range col.stale {
+		if p.cached[a] != nil || r.State != "" {
+			r.Attachment = a
+			if len(r.Conf) == 0 {
+				r.Conf = n.conf
+			}
 			errs = append(errs, p.del(ctx, r))
 		}
 	}
+	valid, err := p.others(col)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
 	if n.list != nil {
-		errs = append(errs, p.cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: col.valid}))
+		errs = append(errs, p.collecting.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: valid}))
 	}
 	if n.list == nil || !hasGC(n.list.CNIVersion) {
 		errs = append(errs, p.run(ctx, "GC", invocation{conf: n.conf, keys: map[string]any{
-			"cniVersion": firstGC, "cni.dev/valid-attachments": col.valid, "cni.dev/attachments": col.valid,
+			"cniVersion": firstGC, "cni.dev/valid-attachments": valid, "cni.dev/attachments": valid,
 		}}))
 	}
 	return errors.Join(errs...)
+}
+
+// others is all of a network's attachments but those that go. It is asked at the
+// last moment: pods are made meanwhile.
+func (p *plugins) others(col *collection) (out []cnitypes.GCAttachment, err error) {
+	if err := p.remember(); err != nil {
+		return nil, err
+	}
+	n := *col.network
+	n.all = nil
+	for _, state := range n.states {
+		some, err := cache.Dir{Path: filepath.Join(state, "attachments")}.Of(n.name)
+		if err != nil {
+			return nil, err
+		}
+		n.all = append(n.all, some...)
+	}
+	out = []cnitypes.GCAttachment{}
+	for a := range p.known(&n) {
+		one := cnitypes.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName}
+		if _, goes := col.stale[a]; !goes && !slices.Contains(out, one) {
+			out = append(out, one)
+		}
+	}
+	return out, nil
 }
 
 // firstGC is the first cniVersion that has GC.
@@ -337,6 +394,9 @@ func (c *command) printGC(w io.Writer, plan []*collection, dry bool) error {
 // sum is a network in one line.
 func (col *collection) sum(dry bool) string {
 	s := fmt.Sprintf("%s: %s valid, %d stale", col.Network, count(col.Valid, "attachment"), len(col.Stale))
+	if col.Young > 0 {
+		s += fmt.Sprintf(", %d too young to tell (--grace)", col.Young)
+	}
 	switch {
 	case dry && len(col.Stale) > 0:
 		return s + "; nothing was done (--dry-run)"

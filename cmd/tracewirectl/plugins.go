@@ -23,9 +23,12 @@ type plugins struct {
 	dirs  []string // of executables
 	cache string   // libcni's folder, which has results in it
 
-	cni    *libcni.CNIConfig
-	exec   invoke.Exec
-	cached map[delegates.Attachment]*libcni.NetworkAttachment
+	cni *libcni.CNIConfig
+	// collecting is libcni without what it keeps. Its GC ends all that is not listed,
+	// what was made since the list too: which attachments end is said here.
+	collecting *libcni.CNIConfig
+	exec       invoke.Exec
+	cached     map[delegates.Attachment]*libcni.NetworkAttachment
 }
 
 // The runtimes' usual folders.
@@ -54,6 +57,12 @@ func (c *command) open(p *plugins) error {
 	}
 	p.exec = &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: c.err}}
 	p.cni = libcni.NewCNIConfigWithCacheDir(p.dirs, p.cache, p.exec)
+	p.collecting = libcni.NewCNIConfigWithCacheDir(p.dirs, "/proc/self/fdinfo/none", p.exec) // nobody makes a folder there
+	return p.remember()
+}
+
+// remember reads what libcni keeps.
+func (p *plugins) remember() error {
 	all, err := p.cni.GetCachedAttachments("")
 	if err != nil {
 		return fmt.Errorf("--cache-dir: %w", err)

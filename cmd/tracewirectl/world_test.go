@@ -217,7 +217,10 @@ func TestGCAsARuntime(t *testing.T) {
 				w.must(os.Remove(w.Dir + "/net.d/10-podnet.conflist"))
 			}
 			args := []string{"gc", "--cri", w.runtime("p2", "another"), "--state-dir", w.Dir + "/state"}
-			code, out, complaint := w.plug(append(args, "--dry-run")...)
+			code, out, complaint := w.plug(args...)
+			w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 0 stale, 2 too young to tell (--grace); GC has run\n")
+			args = append(args, "--grace", "0s")
+			code, out, complaint = w.plug(append(args, "--dry-run")...)
 			w.expect(0, code, out, complaint, "record  p0", "record  p1", "podnet: 1 attachment valid, 2 stale; nothing was done (--dry-run)\n")
 			if got := w.left("ipam/podnet"); len(got) != 3 {
 				t.Errorf("reserved: %v", got)
