@@ -75,8 +75,8 @@ func (c *command) complain(err error) {
 
 const about = `tracewirectl reads what the CNI plugin tracewire left behind: the traces in its
 spool, its log and its records of attachments. It compares them with what is
-live and finds what is left over. Only audit --fix, gc and uninstall --yes change
-something, and the first and the last of them show what before.
+live and finds what is left over. Only audit --fix, gc and uninstall --yes
+change something; audit, gc --dry-run and uninstall show what it would be.
 
 ATTACHMENT is a container id or a unique prefix of one, NAMESPACE/POD,
 NETWORK/CONTAINER:IFNAME, or an address.

@@ -146,11 +146,12 @@ func injected(conf []byte, keys map[string]any) ([]byte, error) {
 
 // network is one of ours: its list, where a file has it.
 type network struct {
-	name string
-	conf []byte                    // of our entry
-	file string                    // of the list; empty where only records tell of it
-	list *libcni.NetworkConfigList // nil without a file
-	all  []cache.Stored            // its records
+	name   string
+	conf   []byte                    // of our entry
+	file   string                    // of the list; empty where only records tell of it
+	list   *libcni.NetworkConfigList // nil without a file
+	all    []cache.Stored            // its records
+	states []string                  // folders that may have more of them
 }
 
 // nets is the networks of ours, by name: of lists and of records. only is the one
