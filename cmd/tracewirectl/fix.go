@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,6 +82,7 @@ func (c *command) planFix(ctx context.Context, n audit.Node, memory string, grac
 	slices.SortFunc(all, func(a, b audit.Finding) int {
 		return strings.Compare(string(a.Kind)+a.Network+a.About()+a.ID, string(b.Kind)+b.Network+b.About()+b.ID)
 	})
+	plan = repairs{Due: []audit.Finding{}, Young: []audit.Finding{}, Done: []string{}, Failed: []string{}}
 	planned := map[audit.Repair]bool{}
 	for _, f := range all {
 		switch due := planner.Due(f); {
@@ -185,7 +187,7 @@ func (c *command) agreed(w io.Writer, yes bool, n int) error {
 	switch {
 	case yes:
 		return nil
-	case c.in == nil:
+	case c.in == nil || c.asJSON():
 		return fmt.Errorf("nothing was done: %s without --yes, and nobody to ask", count(n, "repair"))
 	}
 	if f, ok := w.(interface{ Flush() error }); ok {
@@ -230,14 +232,14 @@ func (c *command) repair(ctx context.Context, n audit.Node, p *plugins, f audit.
 	begin := time.Now()
 	r := trace.NewRecorder(begin)
 	spans, root := r.Begin("audit.fix", begin, trace.Origin{})
-	root.Set(trace.KeyFinding.String(string(f.Kind)), trace.KeyRepair.String(string(f.Repair.Action)), trace.KeyName.String(f.Network))
+	root.Set(trace.KeyCommand.String("FIX"), trace.KeyFinding.String(string(f.Kind)), trace.KeyRepair.String(string(f.Repair.Action)), trace.KeyName.String(f.Network))
 	a := f.Repair.Attachment
 	if f.Attachment != nil {
 		a = *f.Attachment
 	}
 	root.Set(trace.Given(trace.KeyID.String(a.ContainerID), trace.KeyIfName.String(a.IfName), trace.KeyPath.String(f.Path))...)
 	if f.Address.IsValid() {
-		root.Set(trace.KeyAddresses.StringSlice([]string{f.Address.String()}))
+		root.Set(trace.KeyAddresses.StringSlice([]string{netip.PrefixFrom(f.Address, f.Address.BitLen()).String()}))
 	}
 	spans, cancel := context.WithTimeout(spans, repairTime)
 	defer cancel()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -239,13 +240,17 @@ func (p *plugins) known(n *network) iter.Seq2[delegates.Attachment, stale] {
 			}
 		}
 		for a := range p.cached {
+			if a.Network != n.name {
+				continue
+			}
 			f, _ := cache.ReadFile(filepath.Join(p.cache, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)) // one that went is old
-			if a.Network == n.name && !tell(a, stale{What: "libcni entry", made: f.Changed}) {
+			if !tell(a, stale{What: "libcni entry", made: f.Changed}) {
 				return
 			}
 		}
 		for h := range n.held() {
-			a := delegates.Attachment{Network: n.name, ContainerID: h.Holder.ContainerID, IfName: h.Holder.IfName}
+			ifName := cmp.Or(h.Holder.IfName, "eth0") // an old host-local did not write it
+			a := delegates.Attachment{Network: n.name, ContainerID: h.Holder.ContainerID, IfName: ifName}
 			if !tell(a, stale{What: "address", Address: h.Address.String(), made: h.Changed}) {
 				return
 			}

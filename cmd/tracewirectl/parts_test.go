@@ -11,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace/read"
@@ -346,5 +347,72 @@ func TestEnds(t *testing.T) {
 	e = endsOf(a, r)
 	if got := e.bridge.Name + e.host.Name + e.pod.Name; got != "eth0" {
 		t.Errorf("got %s", got)
+	}
+}
+
+func TestProgressLine(t *testing.T) {
+	for _, tt := range []struct {
+		p    progress
+		want string
+	}{
+		{progress{what: "CHECK", all: 4, done: 1}, "CHECK [======                  ] 1/4 "},
+		{progress{what: "looking", said: "2 findings"}, "looking … 3s 2 findings"},
+		{progress{what: "looking"}, "looking … 3s"},
+	} {
+		if got := tt.p.line(3 * time.Second); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
+// TestProgressIsSilent: into a pipe nothing is written, however long it takes.
+func TestProgressIsSilent(t *testing.T) {
+	var e strings.Builder
+	p := (&command{err: &e}).progress("CHECK", 2)
+	p.step()
+	p.end()
+	if p.out != nil || e.Len() > 0 {
+		t.Errorf("got %q", e.String())
+	}
+}
+
+// TestChanges: what came and what went, each once.
+func TestChanges(t *testing.T) {
+	var out strings.Builder
+	c := &command{out: &out, zone: time.UTC, now: func() time.Time { return noon }, getenv: func(string) string { return "" }}
+	c.flags.colour = "never"
+	leak := func(id, address string) audit.Finding {
+		return audit.Finding{ID: id, Kind: audit.LeakedAddress, Network: "podnet", Address: netip.MustParseAddr(address),
+			Evidence: []audit.Evidence{{Source: audit.IPAM, Says: "reserved for x"}}}
+	}
+	one := map[string]audit.Finding{"1": leak("1", "10.22.0.7")}
+	two := map[string]audit.Finding{"1": one["1"], "2": leak("2", "10.22.0.8")}
+	if err := errors.Join(c.changes(nil, one), c.changes(one, one), c.changes(one, two), c.changes(two, one)); err != nil {
+		t.Fatal(err)
+	}
+	want := `12:00:00 + leaked-address 10.22.0.7 of podnet: ipam: reserved for x
+12:00:00 + leaked-address 10.22.0.8 of podnet: ipam: reserved for x
+12:00:00 - leaked-address 10.22.0.8 of podnet
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error("(-want +got):\n" + diff)
+	}
+}
+
+// TestManyFindings: of one kind the first are shown, and how many more there are.
+func TestManyFindings(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		r := newReport(all)
+		for i := range 30 {
+			r.add(audit.Finding{ID: "1", Kind: audit.LeakedAddress, Severity: audit.Error, Network: "podnet", Address: netip.AddrFrom4([4]byte{10, 22, 0, byte(i)})})
+		}
+		var out strings.Builder
+		c := &command{getenv: func(string) string { return "" }}
+		if err := c.printReport(&out, r, audit.Counts{Findings: 30}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "and 10 more (-v shows all)"); got == all || !strings.Contains(out.String(), "leaked-address (error, 30)") {
+			t.Errorf("%t: %s", all, out.String())
+		}
 	}
 }

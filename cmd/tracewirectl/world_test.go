@@ -302,6 +302,8 @@ func TestFix(t *testing.T) {
 	w.expect(0, code, out, complaint, "nothing to repair\n")
 	code, out, complaint = w.ctl("trace", "podnet/gone:eth0", "--last", "9")
 	w.expect(0, code, out, complaint, "audit.fix", "audit.del", "cni.DEL")
+	code, out, complaint = w.ctl("history", "--container", "gone")
+	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  10.213.0.77  ", "DEL  podnet/gone:eth0")
 }
 
 // TestFixLeavesTheForeign: another's reservation is told of and stays, however long.

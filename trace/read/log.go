@@ -15,6 +15,9 @@ import (
 // the message of its line in the log.
 const operationPrefix = "cni."
 
+// repairPrefix begins that of a repair, which the operator's command makes.
+const repairPrefix = "audit."
+
 // The outcomes of an operation.
 const (
 	OK     = "ok"
@@ -76,7 +79,7 @@ func parseEntry(line []byte) (e Entry, ok bool, err error) {
 		return e, false, err
 	}
 	command, ok := strings.CutPrefix(l.Message, operationPrefix)
-	if !ok {
+	if !ok && (l.Command == "" || !strings.HasPrefix(l.Message, repairPrefix)) {
 		return e, false, nil
 	}
 	if l.Command != "" {
