@@ -352,12 +352,12 @@ func TestEnds(t *testing.T) {
 
 func TestProgressLine(t *testing.T) {
 	for _, tt := range []struct {
-		p    progress
+		p    *progress
 		want string
 	}{
-		{progress{what: "CHECK", all: 4, done: 1}, "CHECK [======                  ] 1/4 "},
-		{progress{what: "looking", said: "2 findings"}, "looking … 3s 2 findings"},
-		{progress{what: "looking"}, "looking … 3s"},
+		{&progress{what: "CHECK", all: 4, done: 1}, "CHECK [======                  ] 1/4 "},
+		{&progress{what: "looking", said: "2 findings"}, "looking … 3s 2 findings"},
+		{&progress{what: "looking"}, "looking … 3s"},
 	} {
 		if got := tt.p.line(3 * time.Second); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
