@@ -66,7 +66,7 @@ func TestContainerd(t *testing.T) {
 	w.must(err)
 	code, out, complaint = w.ctl("audit", "--cri", socket)
 	w.expect(0, code, out, complaint, "no findings: 1 record, 1 reservation, ")
-	w.leak("10.213.0.77", strings.Repeat("ab", 32))
+	w.leak("10.215.0.77", strings.Repeat("ab", 32))
 	code, out, complaint = w.ctl("gc", "--cri", socket, "--grace", "0s")
 	w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 1 stale; removed\n")
 	code, out, complaint = w.ctl("check", "default/web-0")

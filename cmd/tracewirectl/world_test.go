@@ -26,7 +26,7 @@ import (
 // podnet is a network with a plugin behind ours.
 const podnet = `{"cniVersion": "1.1.0", "name": "podnet", "plugins": [
 	{"type": "tracewire", "bridge": "tb0", "isGateway": true, "ipMasq": true,
-		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.213.0.0/24"}]]},
+		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.215.0.0/24"}]]},
 		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/tracewire/log.jsonl"}}},
 	{"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}]}`
 
@@ -227,7 +227,7 @@ func TestGCAsARuntime(t *testing.T) {
 			}
 			code, out, complaint = w.plug(args...)
 			w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 2 stale; removed\n")
-			if got := [][]string{w.left("ipam/podnet"), w.left("state/attachments/podnet"), w.left("cache/results")}; !slices.EqualFunc(got, [][]string{{"10.213.0.4"}, {"p2:eth0"}, {"podnet-p2-eth0"}}, slices.Equal) {
+			if got := [][]string{w.left("ipam/podnet"), w.left("state/attachments/podnet"), w.left("cache/results")}; !slices.EqualFunc(got, [][]string{{"10.215.0.4"}, {"p2:eth0"}, {"podnet-p2-eth0"}}, slices.Equal) {
 				t.Errorf("left: %v", got)
 			}
 		})
@@ -265,9 +265,9 @@ func TestAudit(t *testing.T) {
 	w := newWorld(t, podnet, 1)
 	code, out, complaint := w.plug("audit")
 	w.expect(0, code, out, complaint, "no findings: 1 record, 1 reservation, ")
-	w.leak("10.213.0.77", "gone")
+	w.leak("10.215.0.77", "gone")
 	code, out, complaint = w.plug("audit")
-	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.213.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record, 2 reservations, ")
+	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.215.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record, 2 reservations, ")
 	code, out, complaint = w.plug("audit", "-o", "json")
 	w.expect(1, code, out, complaint, `{"version":1,"findings":[
 {"id":"`, `"kind":"leaked-address"`, `],"unread":[
@@ -283,8 +283,8 @@ func TestAudit(t *testing.T) {
 
 func TestFix(t *testing.T) {
 	w := newWorld(t, podnet, 2)
-	w.leak("10.213.0.77", "gone")
-	w.leak("10.213.0.78", "") // what a crash leaves
+	w.leak("10.215.0.77", "gone")
+	w.leak("10.215.0.78", "") // what a crash leaves
 	w.must(w.RemovePod("p1"))
 	code, out, complaint := w.plug("audit", "--fix", "--yes")
 	w.expect(1, code, out, complaint, "findings seen first now, or not for long enough; run again in 60 s\n", "nothing to repair")
@@ -295,7 +295,7 @@ func TestFix(t *testing.T) {
 	}
 	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
 	w.expect(0, code, out, complaint, " findings repaired\n")
-	if got := w.left("ipam/podnet"); !slices.Equal(got, []string{"10.213.0.2"}) {
+	if got := w.left("ipam/podnet"); !slices.Equal(got, []string{"10.215.0.2"}) {
 		t.Errorf("reserved: %v", got)
 	}
 	code, out, complaint = w.plug("audit", "--fix", "--yes")
@@ -303,7 +303,7 @@ func TestFix(t *testing.T) {
 	code, out, complaint = w.ctl("trace", "podnet/gone:eth0", "--last", "9")
 	w.expect(0, code, out, complaint, "audit.fix", "audit.del", "cni.DEL")
 	code, out, complaint = w.ctl("history", "--container", "gone")
-	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  10.213.0.77  ", "DEL  podnet/gone:eth0")
+	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  10.215.0.77  ", "DEL  podnet/gone:eth0")
 }
 
 // TestFixLeavesTheForeign: another's reservation is told of and stays, however long.
@@ -328,7 +328,7 @@ func TestUninstall(t *testing.T) {
 	w.expect(0, code, out, complaint, "attachment  ", "stays: its record is needed to\n", "would be removed", "stays: it is yours, and still\n", "nothing was done: --yes removes it\n")
 	code, out, complaint = w.plug("uninstall", "--yes")
 	w.expect(0, code, out, complaint, "1 attachment and what it needs stay, reservations too: --attachments ends them\n")
-	if got := [][]string{w.left("state"), w.left("state/spool"), w.left("tracewire"), w.left("ipam/podnet")}; !slices.EqualFunc(got, [][]string{{"attachments", "networks", "spool"}, {"mine.txt"}, nil, {"10.213.0.2"}}, slices.Equal) {
+	if got := [][]string{w.left("state"), w.left("state/spool"), w.left("tracewire"), w.left("ipam/podnet")}; !slices.EqualFunc(got, [][]string{{"attachments", "networks", "spool"}, {"mine.txt"}, nil, {"10.215.0.2"}}, slices.Equal) {
 		t.Errorf("left: %v", got)
 	}
 	w.must(w.Check(t.Context(), w.attachment("p0")))
