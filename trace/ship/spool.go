@@ -127,14 +127,15 @@ type segment struct {
 }
 
 // segments is the segments, oldest first, with the marks they have. Marks of
-// those that are gone are forgotten.
+// those that are gone are forgotten. They are listed under the lock: by an older
+// list a segment that came since would be gone, and its mark with it.
 func (s *Spool) segments() (out []segment, err error) {
+	s.marks.Lock()
+	defer s.marks.Unlock()
 	paths, err := read.Segments(s.Dir)
 	if err != nil {
 		return nil, err
 	}
-	s.marks.Lock()
-	defer s.marks.Unlock()
 	there := map[string]mark{}
 	total := int64(0)
 	for _, path := range paths {

@@ -77,14 +77,12 @@ func TestWritersAndAReaderThatDeletes(t *testing.T) {
 	}
 	var done atomic.Bool
 	go func() { writers.Wait(); done.Store(true) }()
-	for last := false; !last; {
-		last = done.Load()
-		for _, do := range []func() error{func() error { return Drain(t.Context(), s) }, s.See, s.Tidy} {
-			if err := do(); err != nil {
-				t.Fatal(err)
-			}
-		}
+	var both sync.WaitGroup
+	for _, do := range [][]func() error{{s.See}, {func() error { return Drain(t.Context(), s) }, s.Tidy}} {
+		both.Go(func() { untilThen(t, &done, do...) })
 	}
+	both.Wait()
+	untilThen(t, &done, s.Tidy) // what was sent before it was seen
 	got := map[string]int{}
 	for _, n := range c.names() {
 		got[n]++
@@ -96,6 +94,51 @@ func TestWritersAndAReaderThatDeletes(t *testing.T) {
 	seen.Range(func(any, any) bool { n++; return true })
 	if left, _ := filepath.Glob(dir + "/*.jsonl"); n != len(want) || len(want) < 50*lines/2 || len(left) > 0 {
 		t.Errorf("%d lines, %d were handed on, %v is left", len(want), n, left)
+	}
+}
+
+// untilThen does some things again and again, and once more when all is done.
+func untilThen(t *testing.T, done *atomic.Bool, all ...func() error) {
+	t.Helper()
+	for last := false; !last; {
+		last = done.Load()
+		for _, do := range all {
+			if err := do(); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}
+}
+
+// TestSegmentThatComesMeanwhile: a mark stays that was set while another
+// goroutine lists the segments.
+func TestSegmentThatComesMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	s := opened(t, dir, nil)
+	counts := map[string]int{}
+	s.Each = func(line []byte) { counts[string(line)]++ }
+	var done atomic.Bool
+	var lister sync.WaitGroup
+	lister.Go(func() { untilThen(t, &done, func() error { _, err := s.segments(); return err }) })
+	want := map[string]int{}
+	for n := range 300 {
+		text := fmt.Sprintf("{\"n\":%d}", n)
+		want[text] = 1
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("2026%04d%s", n, trace.SegmentSuffix)), []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.See(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done.Store(true)
+	lister.Wait()
+	if err := s.See(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, counts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
