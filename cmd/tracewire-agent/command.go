@@ -62,8 +62,11 @@ default, or grpc), HEADERS, COMPRESSION, TIMEOUT, INSECURE, CERTIFICATE,
 CLIENT_CERTIFICATE and CLIENT_KEY, and the same with TRACES_ and LOGS_ before
 them. Without an endpoint it is this host, port 4318, or 4317 for grpc.
 
-While the collector does not answer, all stays in the spool, as far as the
-plugin's budget goes. How far it was sent is kept in agent.checkpoint in the
+While the collector does not answer, or takes nothing (a token that is out of
+date, a wrong path, a redirect, an error of its own), all stays in the spool, as
+far as the plugin's budget goes, and /readyz says why. Only what it refuses for
+its content (400, 413, 422; InvalidArgument, ResourceExhausted) is dropped, span
+by span. How far it was sent is kept in agent.checkpoint in the
 spool, and beside the log, or all of it below --state.
 
 Exit codes: 0 done, 1 --once could not send everything, 2 wrong command line or

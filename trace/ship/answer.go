@@ -2,11 +2,16 @@ package ship
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
@@ -15,18 +20,22 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 )
 
 // Verdict is what becomes of what was sent.
 type Verdict int
 
-// The verdicts (OpenTelemetry protocol specification, "Failures").
+// The verdicts. The OpenTelemetry protocol specification ("Failures") would have
+// what is not retryable dropped, as an exporter has to that holds it in memory.
+// Ours is on disk: only what may be wrong with the content is given up. A token
+// that is out of date, a wrong path, a redirect and HTTP's 500 (Unknown and
+// Internal in gRPC) speak of the way and the server, and are waited for.
 const (
 	Retry    Verdict = iota // not taken now: to be sent again
 	Accepted                // taken, but for what Rejected counts
 	Refused                 // never to be sent again as it is: something in it may be wrong
-	Denied                  // never to be sent again: it is not for what is in it
 )
 
 // Answer is what the collector said to one request, or that nobody did.
@@ -85,28 +94,45 @@ func (d httpDoor) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Statuses that the specification lets be retried, and those that may be for
-// what is in the request.
-var (
-	retried  = []int{http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
-	ofReason = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusInternalServerError}
-)
+// ofContent is the statuses that may be for what is in the request.
+var ofContent = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
 func httpAnswer(resp *http.Response, body []byte) Answer {
-	text := resp.Status
 	switch {
 	case resp.StatusCode/100 == 2:
-		// An answer to logs is the same on the wire.
-		var m coltrace.ExportTraceServiceResponse
-		_ = proto.Unmarshal(body, &m) // what cannot be read says nothing
-		p := m.GetPartialSuccess()
-		return Answer{Verdict: Accepted, Rejected: p.GetRejectedSpans(), Text: p.GetErrorMessage()}
-	case slices.Contains(retried, resp.StatusCode):
-		return Answer{Verdict: Retry, After: retryAfter(resp.Header.Get("Retry-After")), Text: text}
-	case slices.Contains(ofReason, resp.StatusCode):
-		return Answer{Verdict: Refused, Text: text}
+		return taken(resp, body)
+	case slices.Contains(ofContent, resp.StatusCode):
+		return Answer{Verdict: Refused, Text: resp.Status}
 	}
-	return Answer{Verdict: Denied, Text: text}
+	return Answer{Verdict: Retry, After: retryAfter(resp.Header.Get("Retry-After")), Text: resp.Status}
+}
+
+// taken is the answer that a 2xx gives. One with a body that is no answer to
+// OTLP is another server's, a login page's: nothing was taken.
+func taken(resp *http.Response, body []byte) Answer {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	m, err := response(kind, body)
+	if err != nil {
+		return Answer{Verdict: Retry, Text: fmt.Sprintf("%s with %s that is no answer to OTLP: %v", resp.Status, cmp.Or(kind, "a body"), err)}
+	}
+	p := m.GetPartialSuccess()
+	return Answer{Verdict: Accepted, Rejected: p.GetRejectedSpans(), Text: p.GetErrorMessage()}
+}
+
+// response reads a body. An answer to logs is the same on the wire, and has a
+// field of another name in JSON, which some answer with though they are not asked.
+func response(kind string, body []byte) (m *coltrace.ExportTraceServiceResponse, err error) {
+	m = new(coltrace.ExportTraceServiceResponse)
+	switch {
+	case len(body) == 0:
+	case kind == "application/json":
+		err = protojson.Unmarshal(bytes.ReplaceAll(body, []byte("rejectedLogRecords"), []byte("rejectedSpans")), m)
+	case strings.HasPrefix(kind, "text/"):
+		err = errors.New("is text")
+	default:
+		err = proto.Unmarshal(body, m)
+	}
+	return m, err
 }
 
 // retryAfter reads seconds or a date (RFC 9110, 10.2.3).
@@ -127,23 +153,15 @@ func grpcDoor(ctx context.Context, method string, req, reply any, cc *grpc.Clien
 	return err
 }
 
-// grpcVerdicts is what codes mean; those that are not here are Denied. A
-// resource that is exhausted is retried where the collector says when.
+// grpcVerdicts is what codes mean; those that are not here are Retry. So is a
+// resource that is exhausted, where the collector says when.
 var grpcVerdicts = map[codes.Code]Verdict{
-	codes.OK: Accepted,
-
-	codes.Canceled: Retry, codes.DeadlineExceeded: Retry, codes.Aborted: Retry,
-	codes.OutOfRange: Retry, codes.Unavailable: Retry, codes.DataLoss: Retry,
-
-	codes.InvalidArgument: Refused, codes.ResourceExhausted: Refused, codes.Internal: Refused, codes.Unknown: Refused,
+	codes.OK: Accepted, codes.InvalidArgument: Refused, codes.ResourceExhausted: Refused,
 }
 
 func grpcAnswer(reply any, err error) Answer {
 	s := status.Convert(err)
-	v, known := grpcVerdicts[s.Code()]
-	if !known {
-		v = Denied
-	}
+	v := grpcVerdicts[s.Code()]
 	a := Answer{Verdict: v, Text: s.Message()}
 	for _, d := range s.Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {

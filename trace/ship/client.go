@@ -93,8 +93,12 @@ func (s signal) httpClient() (*http.Client, error) {
 		}
 		timeout = time.Duration(n) * time.Millisecond
 	}
-	return &http.Client{Transport: httpDoor{t}, Timeout: timeout}, nil
+	return &http.Client{Transport: httpDoor{t}, Timeout: timeout, CheckRedirect: stay}, nil
 }
+
+// stay has a redirect be the answer: followed, a POST becomes a GET, and a page
+// that says how to log in is a 200.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // tls is what the variables of certificates say, nil where they are not set.
 func (s signal) tls() (*tls.Config, error) {

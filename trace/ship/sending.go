@@ -78,7 +78,7 @@ func (s *sending) failed(a Answer) {
 	}
 	s.mu.Unlock()
 	if first {
-		s.Log.Warn().Str("error", a.Text).Msg("collector does not answer: nothing is lost while the budget lasts")
+		s.Log.Warn().Str("error", a.Text).Msg("collector takes nothing: nothing is lost while the budget lasts")
 	}
 }
 

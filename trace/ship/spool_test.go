@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,8 +87,12 @@ func TestAnswers(t *testing.T) {
 		{"too many, and says when", []reply{{http: http.StatusTooManyRequests, grpc: codes.ResourceExhausted, after: 7 * time.Second}}, Stats{Sent: 4, Failures: 1}, 1, 7 * time.Second},
 		{"a part was not taken", []reply{{http: http.StatusOK, rejected: 3, message: "bad names"}}, Stats{Sent: 1, Rejected: 3}, 0, 0},
 		{"a warning", []reply{{http: http.StatusOK, message: "soon full"}}, Stats{Sent: 4}, 0, 0},
-		{"not for us", []reply{{http: http.StatusForbidden, grpc: codes.PermissionDenied}}, Stats{Dropped: 4}, 0, 0},
-		{"not there", []reply{{http: http.StatusNotFound, grpc: codes.Unimplemented}}, Stats{Dropped: 4}, 0, 0},
+		{"a token that is out of date", []reply{{http: http.StatusUnauthorized, grpc: codes.Unauthenticated}}, Stats{Sent: 4, Failures: 1}, 1, 0},
+		{"not for us", []reply{{http: http.StatusForbidden, grpc: codes.PermissionDenied}}, Stats{Sent: 4, Failures: 1}, 1, 0},
+		{"not there", []reply{{http: http.StatusNotFound, grpc: codes.Unimplemented}}, Stats{Sent: 4, Failures: 1}, 1, 0},
+		{"broken, of unknown cause", []reply{{http: http.StatusInternalServerError, grpc: codes.Unknown}}, Stats{Sent: 4, Failures: 1}, 1, 0},
+		{"broken inside", []reply{{http: http.StatusNotImplemented, grpc: codes.Internal}}, Stats{Sent: 4, Failures: 1}, 1, 0},
+		{"elsewhere", []reply{{http: http.StatusFound, grpc: codes.FailedPrecondition}}, Stats{Sent: 4, Failures: 1}, 1, 0},
 		{"black hole, twice", []reply{{hang: true}, {hang: true}}, Stats{Sent: 4, Failures: 2}, 2, 0},
 		{"refused once: in halves", []reply{{http: http.StatusBadRequest, grpc: codes.InvalidArgument}}, Stats{Sent: 4}, 0, 0},
 	} {
@@ -115,6 +120,78 @@ func TestAnswers(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestDeniedSpool: who is not let in loses nothing, and says since when and why.
+func TestDeniedSpool(t *testing.T) {
+	denied := true
+	c := &collector{refuses: func(ptrace.Traces) *reply {
+		if denied {
+			return &reply{http: http.StatusUnauthorized, grpc: codes.Unauthenticated}
+		}
+		return nil
+	}}
+	for _, protocol := range []string{protocolHTTP, protocolGRPC} {
+		denied, c.took = true, nil
+		served(t, protocol, c)
+		s := opened(t, spool(t, map[string]string{"20260101T0000Z": operation("a")}), nil)
+		s.Once = true
+		if err := Drain(t.Context(), s); !errors.Is(err, ErrLeft) {
+			t.Errorf("%s: %v", protocol, err)
+		}
+		if got := s.Stats(); got.Dropped != 0 || got.Since.IsZero() || !strings.Contains(got.LastError, "nauth") {
+			t.Errorf("%s: %+v", protocol, got)
+		}
+		denied = false
+		if err := Drain(t.Context(), s); err != nil {
+			t.Errorf("%s: %v", protocol, err)
+		}
+		if diff := cmp.Diff([]string{"a"}, c.names()); diff != "" || !s.Stats().Since.IsZero() {
+			t.Errorf("%s: %+v (-want +got):\n%s", protocol, s.Stats(), diff)
+		}
+	}
+}
+
+// TestOtherServers: what another server says than one for OTLP is not taken for
+// an answer.
+func TestOtherServers(t *testing.T) {
+	body := func(kind, text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			_, _ = w.Write([]byte(text))
+		}
+	}
+	login := http.NewServeMux()
+	login.Handle("/login", body("", ""))
+	login.Handle("/", http.RedirectHandler("/login", http.StatusFound))
+	for _, tt := range []struct {
+		name   string
+		server http.Handler
+		want   Answer
+	}{
+		{"a redirect", login, Answer{Text: "302 Found"}},
+		{"a page", body("text/html; charset=utf-8", "<html>"), Answer{Text: "200 OK with text/html that is no answer to OTLP: is text"}},
+		{"another API", body("application/json", `{"error":"login"}`), Answer{Text: "200 OK with application/json that is no answer to OTLP"}},
+		{"what is no protobuf", body("application/x-protobuf", "<html>"), Answer{Text: "200 OK with application/x-protobuf that is no answer to OTLP"}},
+		{"nothing", body("text/plain", ""), Answer{Verdict: Accepted}},
+		{"JSON", body("application/json", `{"partialSuccess":{"rejectedSpans":"1","errorMessage":"long"}}`), Answer{Verdict: Accepted, Rejected: 1, Text: "long"}},
+		{"JSON of logs", body("application/json", `{"partialSuccess":{"rejectedLogRecords":2}}`), Answer{Verdict: Accepted, Rejected: 2}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := httptest.NewServer(tt.server)
+			t.Cleanup(server.Close)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+			to, err := NewTraces(t.Context(), os.Getenv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := to.Send(t.Context(), spans(t))
+			text := got.Text
+			if got.Text = tt.want.Text; got != tt.want || !strings.HasPrefix(text, tt.want.Text) {
+				t.Errorf("%+v, %s, want %+v", got, text, tt.want)
+			}
+		})
 	}
 }
 
