@@ -1,6 +1,6 @@
 // Command collector is an OpenTelemetry Collector of stock parts alone: those that docs/pipelines/collector.yaml names,
-// and exporters to look at. The contrib distribution has all of them and more. Its otlpjsonfile receiver is missing
-// here: as a Go module of its own it cannot be had.
+// and exporters to look at. The contrib distribution has all of them and more. Its otlpjsonfile receiver is not
+// among them: what needs it is not tested.
 package main
 
 import (
