@@ -39,6 +39,7 @@ type agent struct {
 	mu     sync.Mutex
 	spools map[string]*ship.Spool // by folder
 	files  map[string]*ship.Log   // by path
+	warned map[string]string      // what was warned of last, by the thing
 }
 
 // agent is the agent that the command line and the environment describe.
@@ -154,34 +155,54 @@ func (a *agent) file(path string) *ship.Log {
 // operations that were killed.
 const rescan = time.Minute
 
-// run follows everything until ctx ends.
+// run follows everything until ctx ends, or what runs beside it: an agent that
+// nobody can ask is no better than one that stopped, and is started again.
 func (a *agent) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer a.sum()
 	defer all.Wait()
+	defer stop()
+	broken := make(chan error, 1)
 	if a.beside != nil {
-		all.Go(func() { a.warn(a.beside(ctx)) })
+		all.Go(func() {
+			if err := a.beside(ctx); err != nil {
+				broken <- err
+			}
+		})
 	}
 	all.Go(func() { a.audit(ctx) })
 	for {
-		a.warn(a.tell(ctx))
+		a.warn("operations that were killed cannot be told of", a.tell(ctx))
 		found, err := a.look()
-		a.warn(err)
+		a.warn("network configuration lists cannot be read", err)
 		for _, s := range found {
 			all.Go(func() { s.Run(ctx) })
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-broken:
+			return err
 		case <-time.After(rescan):
 		}
 	}
 }
 
-func (a *agent) warn(err error) {
+// warn says that a thing is wrong: once, until it is well again or wrong in
+// another way.
+func (a *agent) warn(what string, err error) {
+	text := ""
 	if err != nil {
-		a.log.Warn().Err(err).Msg("not all of the node can be seen")
+		text = err.Error()
 	}
+	if text != "" && a.warned[what] != text {
+		a.log.Warn().Err(err).Msg(what)
+	}
+	if a.warned == nil {
+		a.warned = map[string]string{}
+	}
+	a.warned[what] = text
 }
 
 // once sends all that is there. The error tells what is left.

@@ -35,7 +35,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.beside = func(ctx context.Context) error {
 		context.AfterFunc(ctx, func() { end(server) })
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
+			return fmt.Errorf("metrics and health at %s: %w", a.flags.listen, err)
 		}
 		return nil
 	}

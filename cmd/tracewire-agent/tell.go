@@ -27,9 +27,13 @@ type teller struct {
 }
 
 // tell tells of all operations in a state directory that were killed. It returns
-// how many.
+// how many. Where others may write, a record that they planted would choose where
+// we make files: none is read there.
 func (t *teller) tell(ctx context.Context, stateDir string) (told int, err error) {
 	records := cache.Dir{Path: filepath.Join(stateDir, "attachments")}
+	if err := records.Trusted(); err != nil {
+		return 0, err
+	}
 	var killed []delegates.Attachment
 	errs := []error{records.Each(func(s cache.Stored) {
 		if _, untold := s.Untold(); untold {

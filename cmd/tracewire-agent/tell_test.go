@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,11 +18,13 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
+	"github.com/tracewire/tracewire/trace/ship"
 )
 
 // TestMain lets this program be a process that holds a lock.
@@ -127,5 +132,60 @@ func TestTellOfNothing(t *testing.T) {
 	teller := teller{getenv: os.Getenv, locks: map[string]*lock.Ranges{}}
 	if n, err := teller.tell(t.Context(), state); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// TestTellWhereOthersWrite: a record in a folder that others may write to makes
+// no files of ours, wherever it says.
+func TestTellWhereOthersWrite(t *testing.T) {
+	state, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
+	records := cache.Dir{Path: filepath.Join(state, "attachments")}
+	a := delegates.Attachment{Network: "podnet", ContainerID: "c1", IfName: "eth0"}
+	conf, err := json.Marshal(map[string]any{"name": "podnet", "type": "tracewire", "tracewire": map[string]any{
+		"stateDir": state, "spool": map[string]any{"dir": victim}, "log": map[string]any{"path": filepath.Join(victim, "log.jsonl")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := records.Begin(cache.Intent{Attachment: a, Conf: conf, Span: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = j.Close()
+	if err := os.Chmod(state, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	teller := teller{getenv: os.Getenv, locks: map[string]*lock.Ranges{}}
+	if n, err := teller.tell(t.Context(), state); n != 0 || !errors.Is(err, cache.ErrOpen) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := os.Stat(victim); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is there: %v", victim, err)
+	}
+}
+
+// TestWarn: what stays wrong is said once, and names the thing.
+func TestWarn(t *testing.T) {
+	var out bytes.Buffer
+	a := &agent{log: zerolog.New(&out)}
+	for _, text := range []string{"x", "x", "", "x", "y"} {
+		var err error
+		if text != "" {
+			err = errors.New(text)
+		}
+		a.warn("lists cannot be read", err)
+	}
+	want := strings.Join([]string{"x", "x", "y", ""}, `","message":"lists cannot be read"}`+"\n")
+	if got := strings.ReplaceAll(out.String(), `{"level":"warn","error":"`, ""); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestDeadServer: an agent that nobody can ask any more ends.
+func TestDeadServer(t *testing.T) {
+	sandbox(t)
+	a := &agent{log: zerolog.Nop(), getenv: os.Getenv, teller: teller{getenv: os.Getenv, locks: map[string]*lock.Ranges{}},
+		spools: map[string]*ship.Spool{}, beside: func(context.Context) error { return errors.New("no listener") }}
+	if err := a.run(t.Context()); err == nil || err.Error() != "no listener" {
+		t.Errorf("error %v", err)
 	}
 }
