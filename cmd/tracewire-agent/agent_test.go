@@ -102,6 +102,8 @@ func TestOnce(t *testing.T) {
 		{"nothing was ever written", "--once --spool /nowhere", true, 0, "", 0},
 		{"all of it is taken", "--once --spool SPOOL", true, 0, "", 1},
 		{"log lines too", "--once --spool SPOOL --log SPOOL/log.jsonl --logs", true, 0, "", 2},
+		{"a state directory that is not there yet", "--once --spool SPOOL --state SPOOL/../state", true, 0, "", 1},
+		{"one that cannot be", "--once --spool SPOOL --state SPOOL/log.jsonl/state", true, 2, "--state: mkdir SPOOL/log.jsonl: not a directory", 0},
 		{"nobody is there", "--once --spool SPOOL", false, 1, "not everything was sent: SPOOL: ", 0},
 		{"a policy that nobody knows", "--once --policy some", true, 2, `--policy is all or parent, not "some"`, 0},
 		{"no folder of lists", "--once --conf-dir /nowhere", true, 2, "open /nowhere: no such file or directory", 0},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -119,6 +120,11 @@ func (c *command) start(ctx context.Context) error {
 	}
 	if err := c.flags.audit.possible(); err != nil {
 		return err
+	}
+	if c.flags.state != "" {
+		if err := os.MkdirAll(c.flags.state, 0o700); err != nil {
+			return fmt.Errorf("--state: %w", err)
+		}
 	}
 	a, err := c.agent(ctx)
 	if err != nil {

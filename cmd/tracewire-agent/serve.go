@@ -77,7 +77,7 @@ func (a *agent) signals() map[string]ship.Stats {
 func (a *agent) troubles() (out []string) {
 	for signal, s := range a.signals() {
 		if !s.Since.IsZero() {
-			out = append(out, fmt.Sprintf("%s: the collector has taken nothing since %s: %s", signal, s.Since.UTC().Format(time.RFC3339), s.LastError))
+			out = append(out, fmt.Sprintf("%s: nothing gets through since %s: %s", signal, s.Since.UTC().Format(time.RFC3339), s.LastError))
 		}
 	}
 	return out

@@ -70,6 +70,13 @@ func (c checkpoint) load(v any) error {
 
 // save replaces the checkpoint. It is not synced: the spool is not either.
 func (c checkpoint) save(v any) error {
+	if err := c.replace(v); err != nil {
+		return fmt.Errorf("checkpoint cannot be saved: %w", err)
+	}
+	return nil
+}
+
+func (c checkpoint) replace(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err

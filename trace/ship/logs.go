@@ -85,15 +85,11 @@ func (l *Log) Ship(ctx context.Context) (more bool, err error) {
 		}
 		records = append(records, r)
 	}
-	size, _ := os.Stat(l.Path)
 	l.count(func(s *Stats) {
 		s.Broken += uint64(torn)
 		s.Oldest = time.Time{}
 		if len(records) > 0 {
 			s.Oldest = records[0].Timestamp()
-		}
-		if size != nil {
-			s.SpoolBytes = size.Size()
 		}
 	})
 	if err != nil || len(chunk) == 0 {

@@ -43,11 +43,11 @@ func (s *sending) wait(ctx context.Context, open func() error) bool {
 	for {
 		err := open()
 		if err == nil {
+			s.complain(nil, &told)
 			return true
 		}
-		if text := err.Error(); text != told && !errors.Is(err, fs.ErrNotExist) {
-			told = text
-			s.Log.Warn().Err(err).Msg("cannot be followed: tried again")
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.complain(err, &told)
 		}
 		select {
 		case <-ctx.Done():
@@ -57,14 +57,21 @@ func (s *sending) wait(ctx context.Context, open func() error) bool {
 	}
 }
 
-// complain tells of an error that stays, once.
+// complain tells of an error that stays, once, and that nothing gets through
+// while it does.
 func (s *sending) complain(err error, told *string) {
 	text := ""
 	if err != nil && !errors.Is(err, ErrLeft) && !errors.Is(err, context.Canceled) {
 		text = err.Error()
 	}
+	switch {
+	case text != "":
+		s.stuck(text)
+	case err == nil && *told != "":
+		s.count(func(st *Stats) { st.Since = time.Time{} })
+	}
 	if text != *told && text != "" {
-		s.Log.Warn().Err(err).Msg("cannot be followed: tried again")
+		s.Log.Warn().Err(err).Msg("is tried again")
 	}
 	*told = text
 }

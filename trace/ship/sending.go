@@ -69,17 +69,23 @@ func (s *sending) try(ctx context.Context, send func(context.Context) Answer) (A
 
 // failed counts a request that has to be sent again, and tells of the first.
 func (s *sending) failed(a Answer) {
-	s.mu.Lock()
-	first := s.stats.Since.IsZero()
-	s.stats.Failures++
-	s.stats.LastError = a.Text
-	if first {
-		s.stats.Since = time.Now()
-	}
-	s.mu.Unlock()
-	if first {
+	s.count(func(st *Stats) { st.Failures++ })
+	if s.stuck(a.Text) {
 		s.Log.Warn().Str("error", a.Text).Msg("collector takes nothing: nothing is lost while the budget lasts")
 	}
+}
+
+// stuck writes down why nothing gets through. It tells whether something did
+// before.
+func (s *sending) stuck(why string) (first bool) {
+	s.count(func(st *Stats) {
+		first = st.Since.IsZero()
+		st.LastError = why
+		if first {
+			st.Since = time.Now()
+		}
+	})
+	return first
 }
 
 func (s *sending) pause(ctx context.Context, d time.Duration) error {

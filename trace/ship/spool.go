@@ -137,7 +137,6 @@ func (s *Spool) segments() (out []segment, err error) {
 		return nil, err
 	}
 	there := map[string]mark{}
-	total := int64(0)
 	for _, path := range paths {
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil {
@@ -148,11 +147,9 @@ func (s *Spool) segments() (out []segment, err error) {
 			g.mark = mark{Inode: st.Ino}
 		}
 		there[g.name] = g.mark
-		total += st.Size
 		out = append(out, g)
 	}
 	s.marks.of = there
-	s.count(func(st *Stats) { st.SpoolBytes = total })
 	return out, nil
 }
 

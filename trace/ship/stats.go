@@ -4,16 +4,15 @@ import "time"
 
 // Stats is what became of what was read, since the agent started.
 type Stats struct {
-	Sent       uint64 // spans, or log records, that the collector took
-	Rejected   uint64 // those that it did not take of a request that it took
-	Dropped    uint64 // those of requests that it refused for good
-	Unsampled  uint64 // those that the policy keeps here
-	Broken     uint64 // lines that cannot be read
-	Failures   uint64 // requests that have to be sent again
-	SpoolBytes int64  // size of the spool, or of the log
+	Sent      uint64 // spans, or log records, that the collector took
+	Rejected  uint64 // those that it did not take of a request that it took
+	Dropped   uint64 // those of requests that it refused for good
+	Unsampled uint64 // those that the policy keeps here
+	Broken    uint64 // lines that cannot be read
+	Failures  uint64 // requests that have to be sent again
 
 	Oldest    time.Time // of the first that is waiting to be sent; zero for none
-	LastError string    // why the last request was not taken; stays when all is well again
+	LastError string    // why something last did not get through; stays when all is well again
 	Since     time.Time // since when nothing gets through; zero while it does
 }
 
@@ -33,7 +32,6 @@ func (s Stats) Plus(o Stats) Stats {
 	s.Unsampled += o.Unsampled
 	s.Broken += o.Broken
 	s.Failures += o.Failures
-	s.SpoolBytes += o.SpoolBytes
 	s.Oldest, s.Since = earlier(s.Oldest, o.Oldest), earlier(s.Since, o.Since)
 	if s.LastError == "" {
 		s.LastError = o.LastError

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,6 +166,35 @@ func TestRun(t *testing.T) {
 	<-ended
 	if diff := cmp.Diff([]string{"first", "last"}, c.names()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestBusy: a spool that another agent has is waited for, and said to be stuck.
+func TestBusy(t *testing.T) {
+	c := &collector{}
+	served(t, protocolHTTP, c)
+	dir := t.TempDir()
+	first := opened(t, dir, nil)
+	s := NewSpool(dir, first.Traces)
+	sent := make(chan struct{})
+	s.Each = func([]byte) { close(sent) }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	for s.Stats().Since.IsZero() {
+		runtime.Gosched()
+	}
+	if got, want := s.Stats().LastError, dir+": another agent follows it"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	write(t, dir, "a")
+	first.place.close()
+	first.place.lock = -1
+	<-sent
+	stop()
+	<-ended
+	if diff := cmp.Diff([]string{"a"}, c.names()); diff != "" || !s.Stats().Since.IsZero() {
+		t.Errorf("%+v (-want +got):\n%s", s.Stats(), diff)
 	}
 }
 
