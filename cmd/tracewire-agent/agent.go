@@ -93,17 +93,8 @@ func (a *agent) confDir() string {
 	return cmp.Or(a.getenv("NETCONFPATH"), conflist.DefaultFolder)
 }
 
-// source is what is followed.
-type source interface {
-	Open() error
-	Close()
-	Ship(ctx context.Context) (more bool, err error)
-	Run(ctx context.Context)
-	Left() string
-}
-
 // look is what was not followed before.
-func (a *agent) look() (found []source, err error) {
+func (a *agent) look() (found []ship.Source, err error) {
 	nets, err := a.networks()
 	budgets, paths := map[string]int64{}, map[string]bool{}
 	for _, n := range nets {
@@ -217,7 +208,7 @@ func (a *agent) once(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func sendOnce(ctx context.Context, s source) error {
+func sendOnce(ctx context.Context, s ship.Source) error {
 	err := s.Open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was ever written there
@@ -229,7 +220,7 @@ func sendOnce(ctx context.Context, s source) error {
 	if err := ship.Drain(ctx, s); err != nil {
 		return fmt.Errorf("%w: %s: %w", errLeft, s.Left(), err)
 	}
-	return nil
+	return s.Tidy()
 }
 
 // sum tells what became of everything, at the end.

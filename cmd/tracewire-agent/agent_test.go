@@ -128,6 +128,26 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// TestOnceTidies: an agent that never stays removes what was sent long ago, too.
+func TestOnceTidies(t *testing.T) {
+	sandbox(t)
+	served(t, &collector{})
+	dir := spooled(t)
+	now, err := filepath.Glob(filepath.Join(dir, "2*"+trace.SegmentSuffix))
+	if err != nil || len(now) != 1 {
+		t.Fatal(now, err)
+	}
+	if err := os.Rename(now[0], filepath.Join(dir, "20260101T0000Z"+trace.SegmentSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	if code, complaint := ran(t, "--once", "--spool", dir); code != 0 {
+		t.Fatal(complaint)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "2*"+trace.SegmentSuffix)); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
 // TestKilled: an agent that is killed when the collector has taken what it sent
 // sends the same again when it is started anew, and no more after that.
 func TestKilled(t *testing.T) {

@@ -65,6 +65,9 @@ func (l *Log) Open() (err error) {
 	return nil
 }
 
+// Tidy does nothing: a log is removed by what rotates it.
+func (l *Log) Tidy() error { return nil }
+
 // Close lets go of the log.
 func (l *Log) Close() { l.tail.Close(); l.place.close() }
 

@@ -76,16 +76,24 @@ func (s *sending) complain(err error, told *string) {
 	*told = text
 }
 
-// source is what can be shipped.
-type source interface {
+// Source is what can be shipped: a Spool or a Log.
+type Source interface {
+	// Open takes it for this agent. One that was never written to is an
+	// fs.ErrNotExist.
 	Open() error
 	Close()
 	// Ship sends the next lines. It returns false when there are none.
 	Ship(ctx context.Context) (more bool, err error)
+	// Tidy removes what was sent and is not wanted any more.
+	Tidy() error
+	// Run does all of that until ctx ends.
+	Run(ctx context.Context)
+	// Left says what was not sent yet.
+	Left() string
 }
 
 // Drain ships all that is there.
-func Drain(ctx context.Context, s source) error {
+func Drain(ctx context.Context, s Source) error {
 	for {
 		if more, err := s.Ship(ctx); err != nil || !more {
 			return err
@@ -95,7 +103,7 @@ func Drain(ctx context.Context, s source) error {
 
 // run ships what is there and what comes, until ctx ends, and then what is left,
 // for flushTime at most. What is not there yet is waited for.
-func (s *sending) run(ctx context.Context, from source, beside func(context.Context), tidy func() error) {
+func (s *sending) run(ctx context.Context, from Source, beside func(context.Context)) {
 	if !s.wait(ctx, from.Open) {
 		return
 	}
@@ -106,17 +114,17 @@ func (s *sending) run(ctx context.Context, from source, beside func(context.Cont
 	done := make(chan struct{})
 	go func() { defer close(done); beside(ctx) }()
 	told := ""
-	ticks(ctx, poll, func() { s.complain(errors.Join(Drain(last, from), tidy()), &told) })
+	ticks(ctx, poll, func() { s.complain(errors.Join(Drain(last, from), from.Tidy()), &told) })
 	s.complain(Drain(last, from), &told)
 	<-done
 }
 
 // Run ships the spool until ctx ends. A spool that is not there yet is waited for.
-func (s *Spool) Run(ctx context.Context) { s.run(ctx, s, s.follow, s.Tidy) }
+func (s *Spool) Run(ctx context.Context) { s.run(ctx, s, s.follow) }
 
 // Run ships the log until ctx ends. A log that is not there yet is waited for.
 func (l *Log) Run(ctx context.Context) {
-	l.run(ctx, l, func(context.Context) {}, func() error { return nil })
+	l.run(ctx, l, func(context.Context) {})
 }
 
 // follow hands lines to Each until ctx ends.
