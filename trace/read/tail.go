@@ -41,6 +41,12 @@ type Tail struct {
 // Close closes the file in hand.
 func (t *Tail) Close() { t.become(nil, t.Place) }
 
+// Rewind has Next begin again at a place where it was before.
+func (t *Tail) Rewind(to Place) {
+	t.become(nil, to)
+	t.begun = t.begun && to != Place{}
+}
+
 // become goes on with another file, or with none.
 func (t *Tail) become(f *os.File, at Place) {
 	if t.f != nil {

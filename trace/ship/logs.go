@@ -88,21 +88,22 @@ func (l *Log) Ship(ctx context.Context) (more bool, err error) {
 		}
 		records = append(records, r)
 	}
+	l.pending = Stats{Broken: uint64(torn)}
 	l.count(func(s *Stats) {
-		s.Broken += uint64(torn)
 		s.Oldest = time.Time{}
 		if len(records) > 0 {
 			s.Oldest = records[0].Timestamp()
 		}
 	})
 	if err != nil || len(chunk) == 0 {
+		l.settled()
 		return false, err
 	}
 	if err := l.send(ctx, records); err != nil {
-		l.tail.Close()
-		l.tail.Place = before
+		l.tail.Rewind(before)
 		return true, err
 	}
+	l.settled()
 	return true, l.place.save(l.tail.Place)
 }
 

@@ -2,6 +2,7 @@ package ship
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/plog/plogotlp"
 	"go.opentelemetry.io/otel/attribute"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
 
 	"github.com/tracewire/tracewire/trace"
 )
@@ -105,6 +107,45 @@ func TestLogs(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// TestLogOfNoCollector: what was rotated before the collector came is sent.
+func TestLogOfNoCollector(t *testing.T) {
+	c, open := logged(t)
+	path := filepath.Join(t.TempDir(), "log.jsonl")
+	for name, message := range map[string]string{path + ".1": "a", path: "b"} {
+		line := `{"level":"info","time":"2026-03-01T14:05:00Z","message":"` + message + `"}` + "\n"
+		if err := os.WriteFile(name, []byte(line+"torn\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := open(path)
+	defer l.Close()
+	l.Once = true
+	to := l.Logs
+	l.Logs = nobody{}
+	for range 2 {
+		if err := Drain(t.Context(), l); !errors.Is(err, ErrLeft) {
+			t.Fatal(err)
+		}
+	}
+	l.Logs = to
+	if err := Drain(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, r := range c.asMaps() {
+		body, _ := r["body"].(string)
+		got += body
+	}
+	if s := l.Stats(); got != "ab" || s.Sent != 2 || s.Broken != 2 {
+		t.Errorf("got %s, %+v", got, s)
+	}
+}
+
+// nobody takes nothing.
+type nobody struct{}
+
+func (nobody) Send(context.Context, []sdklog.Record) Answer { return Answer{Text: "nobody is there"} }
 
 // TestLogGoesOn: after a stop nothing is sent again, through a rotation too; a
 // line that is refused or cannot be read takes no other with it.

@@ -31,8 +31,9 @@ type sending struct {
 
 	stop <-chan struct{} // when it is closed, Once counts from then on
 
-	mu    sync.Mutex
-	stats Stats
+	pending Stats // what became of what Ship has in hand
+	mu      sync.Mutex
+	stats   Stats
 }
 
 // count changes the stats.
@@ -112,16 +113,25 @@ func (s *sending) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// settle counts what became of n spans or records that were answered for good.
+// settled counts what became of what Ship had in hand. What is sent again,
+// because a part of it could not be sent, counts once.
+func (s *sending) settled() {
+	s.count(func(st *Stats) { *st = st.Plus(s.pending) })
+	s.pending = Stats{}
+}
+
+// settle notes what became of n spans or records that were answered for good.
 func (s *sending) settle(a Answer, n int) {
 	if a.Verdict == Accepted {
 		lost := uint64(max(0, min(a.Rejected, int64(n))))
-		s.count(func(st *Stats) { st.Sent += uint64(n) - lost; st.Rejected += lost })
+		s.pending.Sent += uint64(n) - lost
+		s.pending.Rejected += lost
 		if lost > 0 || a.Text != "" {
 			s.Log.Warn().Uint64("rejected", lost).Str("error", a.Text).Msg("collector took a part")
 		}
 		return
 	}
-	s.count(func(st *Stats) { st.Dropped += uint64(n); st.LastError = a.Text })
+	s.pending.Dropped += uint64(n)
+	s.count(func(st *Stats) { st.LastError = a.Text })
 	s.Log.Error().Int("dropped", n).Str("error", a.Text).Msg("collector refuses for good")
 }

@@ -279,6 +279,7 @@ func (s *Spool) Ship(ctx context.Context) (more bool, err error) {
 			return true, err
 		}
 	}
+	s.settled()
 	return true, s.advance(b.marks, sent)
 }
 
@@ -288,7 +289,7 @@ func oldest(td ptrace.Traces) (at time.Time) {
 	return at
 }
 
-// chosen is the spans of a batch that are to be sent.
+// chosen is the spans of a batch that are to be sent. What is not is pending.
 func (s *Spool) chosen(b batch) ptrace.Traces {
 	lines, errs := s.parse(b.lines)
 	for _, err := range errs {
@@ -302,7 +303,7 @@ func (s *Spool) chosen(b batch) ptrace.Traces {
 		}
 		lines[i].ResourceSpans().MoveAndAppendTo(all.ResourceSpans())
 	}
-	s.count(func(st *Stats) { st.Broken += uint64(b.torn + len(errs)); st.Unsampled += uint64(kept) })
+	s.pending = Stats{Broken: uint64(b.torn + len(errs)), Unsampled: uint64(kept)}
 	return all
 }
 

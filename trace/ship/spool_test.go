@@ -153,6 +153,29 @@ func TestDeniedSpool(t *testing.T) {
 	}
 }
 
+// TestCountedOnce: what is sent again, because a part of it could not be sent,
+// counts once.
+func TestCountedOnce(t *testing.T) {
+	bad, away := reply{http: http.StatusBadRequest}, reply{http: http.StatusBadGateway}
+	c := &collector{script: []reply{bad, good, away, away}} // in halves, of which one is taken; then nothing
+	served(t, protocolHTTP, c)
+	s := opened(t, spool(t, map[string]string{"20260101T0000Z": policyLine(t, "a", "1", true, false, 0) + "torn\n" +
+		policyLine(t, "b", "2", false, false, 0) + policyLine(t, "c", "3", true, false, 0)}), nil)
+	s.Once, s.judge.Policy = true, Policy{Parent: true}
+	for range 2 {
+		if err := Drain(t.Context(), s); !errors.Is(err, ErrLeft) {
+			t.Fatal(err)
+		}
+	}
+	if err := Drain(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	want := Stats{Sent: 2, Unsampled: 1, Broken: 1, Failures: 2, LastError: "502 Bad Gateway"}
+	if diff := cmp.Diff(want, s.Stats()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestOtherServers: what another server says than one for OTLP is not taken for
 // an answer.
 func TestOtherServers(t *testing.T) {
