@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	api "go.opentelemetry.io/otel/trace"
+	"golang.org/x/sys/unix"
 )
 
 // Interrupted is the status of spans whose process was killed.
@@ -100,13 +102,43 @@ func (s Spool) Has(traceparent string, began time.Time) (bool, error) {
 		if !n.Type().IsRegular() {
 			continue // nobody wrote it there that we know, and it may block
 		}
-		b, err := os.ReadFile(filepath.Join(s.Dir, n.Name()))
+		there, err := contains(filepath.Join(s.Dir, n.Name()), want)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
-		if bytes.Contains(b, want) {
+		if there {
 			return true, nil
 		}
 	}
 	return false, err
+}
+
+// window is what is held of a file that is looked through, in bytes.
+const window = 64 << 10
+
+// contains tells whether a file has some bytes in it. Windows overlap by as much
+// as could stand across their edge.
+func contains(path string, want []byte) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	b, kept := make([]byte, window), 0
+	for {
+		n, err := f.Read(b[kept:])
+		kept += n
+		if bytes.Contains(b[:kept], want) {
+			return true, nil
+		}
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		edge := min(kept, len(want)-1)
+		copy(b, b[kept-edge:kept])
+		kept = edge
+	}
 }

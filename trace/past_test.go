@@ -1,9 +1,12 @@
 package trace
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +78,37 @@ func TestSpoolHas(t *testing.T) {
 	has("itself", began, true)
 	has("itself, told some minutes later", began.Add(-5*time.Minute), true)
 	has("itself, told just now, of another hour", began.Add(-time.Hour), true)
+}
+
+// TestSpoolHasInWindows: what is looked for is found wherever it stands, and
+// what is held of a segment does not grow with it.
+func TestSpoolHasInWindows(t *testing.T) {
+	began := time.Now()
+	line := Past{Name: "cni.ADD", Span: pastSpan, Began: began}.Recorder().OTLP(nil)
+	s := Spool{Dir: t.TempDir(), MaxBytes: 1 << 20}
+	path := filepath.Join(s.Dir, Segment(began)+SegmentSuffix)
+	places := []int{0, window, 40 * window}
+	for across := 0; across < len(line); across += 16 {
+		places = append(places, 2*window-across)
+	}
+	for _, before := range places {
+		if err := os.WriteFile(path, append(bytes.Repeat([]byte{'\n'}, before), line...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Has(pastSpan, began); !got || err != nil {
+			t.Errorf("behind %d bytes: %t, %v", before, got, err)
+		}
+	}
+	if err := os.Truncate(path, 100*window); err != nil {
+		t.Fatal(err)
+	}
+	var earlier, now runtime.MemStats
+	runtime.ReadMemStats(&earlier)
+	there, err := contains(path, []byte("nowhere"))
+	runtime.ReadMemStats(&now)
+	if held := now.TotalAlloc - earlier.TotalAlloc; there || err != nil || held > 10*window {
+		t.Errorf("%t, %v: %d bytes are held of a file of %d", there, err, held, 100*window)
+	}
 }
 
 // TestSpoolHasPastWhatBlocks: what is no file, and has a segment's name, is not
