@@ -66,11 +66,16 @@ func (l Log) append(b []byte) error {
 }
 
 // rotate renames the log, unless somebody else does. The lines in hand still go
-// where it was opened.
+// where it was opened. The path.1 that was there is lost, as the oldest segment of
+// a full spool is, and counts as that does.
 func (l Log) rotate(f opened) {
-	var now unix.Stat_t
-	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) == nil && unix.Lstat(l.Path, &now) == nil && now.Ino == f.Ino && now.Dev == f.Dev {
-		_ = unix.Rename(l.Path, l.Path+".1") // the next one tries again
+	var now, old unix.Stat_t
+	if unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB) != nil || unix.Lstat(l.Path, &now) != nil || now.Ino != f.Ino || now.Dev != f.Dev {
+		return
+	}
+	lost := unix.Lstat(l.Path+".1", &old) == nil
+	if unix.Rename(l.Path, l.Path+".1") == nil && lost { // else the next one tries again
+		Count(DroppedPath)
 	}
 }
 

@@ -247,6 +247,15 @@ func TestLogOfASpanThatStillRuns(t *testing.T) {
 // TestLogThatNobodyRotates: it is renamed once it has more than its budget, by
 // one of those who write at that time, and no line is lost.
 func TestLogThatNobodyRotates(t *testing.T) {
+	sandbox(t)
+	dropped := func() int64 {
+		st, err := os.Stat(DroppedPath)
+		if err != nil {
+			return 0
+		}
+		return st.Size()
+	}
+	before := dropped()
 	path := filepath.Join(t.TempDir(), "log.jsonl")
 	for name, size := range map[string]int64{path: maxLog + 1, path + ".1": 1} {
 		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, size)); err != nil {
@@ -277,5 +286,8 @@ func TestLogThatNobodyRotates(t *testing.T) {
 	old, errOld := os.Stat(path + ".1")
 	if err != nil || errOld != nil || now.Size() > 1<<20 || old.Size() <= maxLog || lines != 9 {
 		t.Errorf("%d of 9 lines in %d and %d bytes, %v", lines, now.Size(), old.Size(), errors.Join(err, errOld))
+	}
+	if n := dropped() - before; n != 1 {
+		t.Errorf("%d losses were counted", n)
 	}
 }

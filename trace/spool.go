@@ -15,7 +15,7 @@ import (
 
 // Counters of this boot: files whose size in bytes is a number.
 const (
-	DroppedPath = "/run/tracewire/dropped" // operations and segments that were lost to spool or log
+	DroppedPath = "/run/tracewire/dropped" // operations, segments and rotated logs that were lost
 	PolledPath  = "/run/tracewire/polled"  // STATUS operations, most of which leave nothing else
 )
 

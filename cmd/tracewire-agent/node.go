@@ -34,7 +34,7 @@ var (
 	descSpool = prometheus.NewDesc("tracewire_spool_bytes",
 		"Size of the spool's segments.", nil, nil)
 	descDropped = prometheus.NewDesc("tracewire_dropped_total",
-		"Operations and segments that spool or log lost since the node started.", nil, nil)
+		"Operations, segments of the spool and rotated logs that were lost since the node started.", nil, nil)
 	descPolled = prometheus.NewDesc("tracewire_status_polls_total",
 		"STATUS operations since the node started; one that brings nothing new has no span.", nil, nil)
 	descUnreadable = prometheus.NewDesc("tracewire_unreadable_sources",
