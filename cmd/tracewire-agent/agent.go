@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -63,11 +62,44 @@ func (c *command) agent(ctx context.Context) (*agent, error) {
 // defaults.
 func (a *agent) networks() ([]conflist.Network, error) {
 	entries, err := a.entries()
+	return networks(entries), err
+}
+
+// networks is entries, and one with the defaults.
+func networks(entries []conflist.Entry) []conflist.Network {
 	nets := []conflist.Network{conflist.Parse(conflist.Read([]byte("{}")))}
 	for _, e := range entries {
 		nets = append(nets, e.Network)
 	}
-	return nets, err
+	return nets
+}
+
+// places is what the command line asks for, else what networks say of a place,
+// sorted, each once.
+func places(asked []string, nets []conflist.Network, of func(conflist.Tracewire) string) (all []string) {
+	if len(asked) > 0 {
+		return asked
+	}
+	for _, n := range nets {
+		all = append(all, of(n.Tracewire))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// What networks say of a place.
+func stateDir(t conflist.Tracewire) string { return t.StateDir }
+func spoolDir(t conflist.Tracewire) string { return t.SpoolDir }
+func logPath(t conflist.Tracewire) string  { return t.LogPath }
+
+// budget is the greatest that a spool has, in bytes; 0 where none is known.
+func budget(nets []conflist.Network, dir string) (most int64) {
+	for _, n := range nets {
+		if n.Tracewire.SpoolDir == dir {
+			most = max(most, n.Tracewire.SpoolBytes)
+		}
+	}
+	return most
 }
 
 // entries is every tracewire entry of this node's lists. A file that cannot be
@@ -96,34 +128,21 @@ func (a *agent) confDir() string {
 // look is what was not followed before.
 func (a *agent) look() (found []ship.Source, err error) {
 	nets, err := a.networks()
-	budgets, paths := map[string]int64{}, map[string]bool{}
-	for _, n := range nets {
-		budgets[n.Tracewire.SpoolDir] = max(budgets[n.Tracewire.SpoolDir], n.Tracewire.SpoolBytes)
-		paths[n.Tracewire.LogPath] = true
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, dir := range asked(a.flags.spools, budgets) {
+	for _, dir := range places(a.flags.spools, nets, spoolDir) {
 		if a.spools[dir] == nil {
-			a.spools[dir] = a.spool(dir, budgets[dir])
+			a.spools[dir] = a.spool(dir, budget(nets, dir))
 			found = append(found, a.spools[dir])
 		}
 	}
-	for _, path := range asked(a.flags.logs, paths) {
+	for _, path := range places(a.flags.logs, nets, logPath) {
 		if a.logs != nil && a.files[path] == nil {
 			a.files[path] = a.file(path)
 			found = append(found, a.files[path])
 		}
 	}
 	return found, err
-}
-
-// asked is what the command line asks for, else all there is.
-func asked[V any](flags []string, all map[string]V) []string {
-	if len(flags) > 0 {
-		return flags
-	}
-	return slices.Sorted(maps.Keys(all))
 }
 
 func (a *agent) spool(dir string, budget int64) *ship.Spool {

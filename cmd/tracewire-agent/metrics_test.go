@@ -211,6 +211,24 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// TestNewest: of a network that has no list the newest record counts, and of one
+// that has one none is held.
+func TestNewest(t *testing.T) {
+	dir := cache.Dir{Path: filepath.Join(t.TempDir(), "attachments"), Sync: "never"}
+	for i, network := range []string{"old", "old", "old", "told"} {
+		in := cache.Intent{Attachment: delegates.Attachment{Network: network, ContainerID: fmt.Sprint("c", 9-i), IfName: "eth0"}, Conf: []byte("{}")}
+		j, err := dir.Begin(in, time.Now()) // the last one, c7, is listed first
+		if err := errors.Join(err, j.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ch := make(chan prometheus.Metric, 9)
+	newest, err := node{}.records(ch, []string{filepath.Dir(dir.Path)}, map[string]bool{"told": true})
+	if len(newest) != 1 || newest["old"].ContainerID != "c7" || err != nil || len(ch) != 2 {
+		t.Errorf("%v, %v, %d metrics", newest, err, len(ch))
+	}
+}
+
 // TestNames: Prometheus' own tool finds nothing wrong with names and units.
 func TestNames(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")

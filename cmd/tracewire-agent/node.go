@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,10 +50,24 @@ func (n node) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (n node) Collect(ch chan<- prometheus.Metric) {
 	entries, errConf := n.lists()
-	all, errRecords := records(entries)
-	attachments(ch, all)
-	errUses := uses(ch, entries, all)
-	errSpool := spool(ch, n.folders(entries))
+	nets, told := networks(entries), map[string]bool{}
+	var errUses error
+	tell := func(network string, doc *conflist.Value) {
+		if told[network] {
+			return
+		}
+		ours, err := uses(ch, network, doc)
+		told[network], errUses = ours, errors.Join(errUses, err)
+	}
+	for _, e := range entries {
+		tell(e.Name, e.Doc)
+	}
+	// A network that has no list any more is as its newest record says.
+	newest, errRecords := n.records(ch, places(nil, nets, stateDir), told)
+	for network, r := range newest {
+		tell(network, conflist.Read(r.Conf))
+	}
+	errSpool := spool(ch, places(n.spools, nets, spoolDir))
 	counter(ch, descDropped, trace.DroppedPath)
 	counter(ch, descPolled, trace.PolledPath)
 	for source, err := range map[string]error{"conflists": errConf, "records": errRecords, "reservations": errUses, "spool": errSpool} {
@@ -82,69 +95,36 @@ func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, value float64, label
 	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }
 
-// places is what all lists, and none, say of a place.
-func places(entries []conflist.Entry, standard string, of func(conflist.Tracewire) string) []string {
-	all := []string{standard}
-	for _, e := range entries {
-		all = append(all, of(e.Tracewire))
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// folders is the folders of segments.
-func (n node) folders(entries []conflist.Entry) []string {
-	if len(n.spools) > 0 {
-		return n.spools
-	}
-	standard := filepath.Join(conflist.DefaultStateDir, "spool")
-	return places(entries, standard, func(t conflist.Tracewire) string { return t.SpoolDir })
-}
-
-// records is all records of the node.
-func records(entries []conflist.Entry) (all []cache.Stored, err error) {
-	for _, dir := range places(entries, conflist.DefaultStateDir, func(t conflist.Tracewire) string { return t.StateDir }) {
-		some, e := cache.Dir{Path: filepath.Join(dir, "attachments")}.List()
-		all, err = append(all, some...), errors.Join(err, e)
-	}
-	return all, err
-}
-
-// attachments counts records by network and state.
-func attachments(ch chan<- prometheus.Metric, records []cache.Stored) {
+// records counts all records of the node by network and state, hands on the newest
+// one of each network that has no addresses by a list, and holds no more.
+func (n node) records(ch chan<- prometheus.Metric, dirs []string, told map[string]bool) (newest map[string]cache.Record, err error) {
 	count := map[[2]string]float64{}
-	for _, r := range records {
-		count[[2]string{r.Network, string(r.State)}]++
+	newest = map[string]cache.Record{}
+	for _, dir := range dirs {
+		err = errors.Join(err, cache.Dir{Path: filepath.Join(dir, "attachments")}.Each(func(r cache.Stored) {
+			count[[2]string{r.Network, string(r.State)}]++
+			if !told[r.Network] && !r.Began.Before(newest[r.Network].Began) {
+				newest[r.Network] = r.Record
+			}
+		}))
 	}
 	for k, n := range count {
 		gauge(ch, descAttachments, n, k[0], k[1])
 	}
+	return newest, err
 }
 
-// uses tells of the range sets of each network that has addresses: by its list,
-// or where it has none any more by the configuration of its newest record.
-func uses(ch chan<- prometheus.Metric, entries []conflist.Entry, records []cache.Stored) (err error) {
-	told := map[string]bool{}
-	tell := func(network string, doc *conflist.Value) {
-		if told[network] || network == "" || doc.At("ipam").At("type").Text() != "host-local" {
-			return
-		}
-		told[network] = true
-		all, e := ipam.Parse(doc, nil).Uses(network)
-		err = errors.Join(err, e)
-		for _, u := range all {
-			gauge(ch, descUsed, float64(u.Used), network, u.Ranges)
-			gauge(ch, descCapacity, float64(u.Total), network, u.Ranges)
-		}
+// uses tells of the range sets of a network that has addresses of ours.
+func uses(ch chan<- prometheus.Metric, network string, doc *conflist.Value) (ours bool, err error) {
+	if network == "" || doc.At("ipam").At("type").Text() != "host-local" {
+		return false, nil
 	}
-	for _, e := range entries {
-		tell(e.Name, e.Doc)
+	all, err := ipam.Parse(doc, nil).Uses(network)
+	for _, u := range all {
+		gauge(ch, descUsed, float64(u.Used), network, u.Ranges)
+		gauge(ch, descCapacity, float64(u.Total), network, u.Ranges)
 	}
-	slices.SortFunc(records, func(a, b cache.Stored) int { return b.Began.Compare(a.Began) })
-	for _, r := range records {
-		tell(r.Network, conflist.Read(r.Conf))
-	}
-	return err
+	return true, err
 }
 
 // spool tells how large the spool is, and what was lost to it.

@@ -112,13 +112,7 @@ func (t *teller) sink(r cache.Record) trace.Sink {
 func (a *agent) tell(ctx context.Context) error {
 	nets, err := a.networks()
 	errs := []error{err}
-	seen := map[string]bool{}
-	for _, n := range nets {
-		dir := n.Tracewire.StateDir
-		if seen[dir] {
-			continue
-		}
-		seen[dir] = true
+	for _, dir := range places(nil, nets, stateDir) {
 		told, err := a.teller.tell(ctx, dir)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", dir, err))
