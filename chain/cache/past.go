@@ -6,6 +6,23 @@ import (
 	"github.com/tracewire/tracewire/trace"
 )
 
+// Tell writes the operation that wrote last, where it did not tell of itself, with
+// what is known of its pod, unless the spool has it all the same. It tells whether
+// it wrote it: a loss is counted. A spool that cannot be read is an error.
+func (r *Record) Tell(to func() trace.Sink, pod ...trace.KeyValue) (written bool, err error) {
+	past, untold := r.Untold()
+	if !untold {
+		return false, nil
+	}
+	sink := to()
+	if told, err := sink.Spool.Has(past.Span, past.Began); told || err != nil {
+		return false, err
+	}
+	past.Attributes = append(past.Attributes, pod...)
+	_ = sink.Write(past.Recorder())
+	return true, nil
+}
+
 // Untold is the operation that wrote last, where it did not tell of itself: its
 // process was killed. ok is false where it did.
 func (r *Record) Untold() (p trace.Past, ok bool) {

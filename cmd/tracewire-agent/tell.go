@@ -64,25 +64,19 @@ func (t *teller) one(ctx context.Context, stateDir string, records cache.Dir, a 
 	if err != nil {
 		return false, err
 	}
-	past, untold := r.Untold()
-	if !untold {
+	if _, untold := r.Untold(); !untold {
 		return false, nil
 	}
-	sink := t.sink(r)
-	told, err = sink.Spool.Has(past.Span, past.Began)
+	args, _ := conflist.ParseArgs(r.Args)
+	told, err = r.Tell(func() trace.Sink { return t.sink(r) }, trace.OfPod(args)...)
 	if err != nil {
 		return false, err
-	}
-	if !told {
-		args, _ := conflist.ParseArgs(r.Args)
-		past.Attributes = append(past.Attributes, trace.OfPod(args)...)
-		_ = sink.Write(past.Recorder()) // a loss is counted
 	}
 	j, err := records.Open(r, a, time.Now())
 	if err != nil {
 		return false, err
 	}
-	return !told, errors.Join(j.Told(), j.Close())
+	return told, errors.Join(j.Told(), j.Close())
 }
 
 func (t *teller) lock(ctx context.Context, stateDir, key string) (unlock func(), err error) {

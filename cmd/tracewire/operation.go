@@ -95,19 +95,12 @@ func (o *operation) describe(verb string) {
 }
 
 // tell writes the operation that a record's last writer, which was killed, did
-// not tell of: once, unless the spool has it all the same.
+// not tell of.
 func (o *operation) tell(ctx context.Context, r cache.Record) {
-	past, untold := r.Untold()
-	if !untold {
-		return
-	}
-	sink := o.sink()
-	if told, err := sink.Spool.Has(past.Span, past.Began); told || err != nil {
-		return
-	}
 	args, _ := conflist.ParseArgs(r.Args)
-	past.Attributes = append(past.Attributes, trace.OfPod(args)...)
-	_ = sink.Write(past.Recorder()) // a loss is counted
+	if written, err := r.Tell(o.sink, trace.OfPod(args)...); !written || err != nil {
+		return
+	}
 	trace.Warn(ctx, "an earlier operation was killed: its span is written now", trace.KeyRecord.String(string(r.State)))
 }
 
