@@ -12,14 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mark is how far a segment was read. A segment that was removed and made again
-// has another inode.
-type mark struct {
-	Inode uint64 `json:"inode"`
-	Seen  int64  `json:"seen"` // bytes that the follower was handed
-	Sent  int64  `json:"sent"` // bytes that were acknowledged, or given up and counted
-}
-
 // checkpoint is a file of JSON that outlives the agent: <name>.checkpoint. Beside
 // it stands <name>.lock, which one agent holds.
 type checkpoint struct {
