@@ -29,8 +29,18 @@ type Spool struct {
 	Closed   error // why nothing may be written or looked for there; nil where it may
 }
 
+// segmentName is the layout of a segment's name.
+const segmentName = "20060102T1504Z"
+
 // Segment is the name of the segment of a time, without its suffix. Names sort as times do.
-func Segment(t time.Time) string { return t.UTC().Format("20060102T1504Z") }
+func Segment(t time.Time) string { return t.UTC().Format(segmentName) }
+
+// Ahead tells that a segment, whose file is called name, is of a clock that was
+// ahead: nobody writes to it now.
+func Ahead(name string, now time.Time) bool {
+	at, err := time.Parse(segmentName+SegmentSuffix, name)
+	return err == nil && at.After(now.Add(2*time.Minute))
+}
 
 // Write appends the recorder's spans to the segment of this minute, in one
 // write. It waits for nobody.
@@ -48,7 +58,7 @@ func (s Spool) Write(r *Recorder, resource []attribute.KeyValue) error {
 	for range 3 {
 		created, err := appendSegment(path, line)
 		if created {
-			s.enforce(name + SegmentSuffix)
+			s.enforce(name+SegmentSuffix, r.now())
 		}
 		if !errors.Is(err, errUnlinked) {
 			return err
@@ -157,7 +167,7 @@ func torn(fd int) bool {
 }
 
 // enforce removes the oldest segments until the folder is within its budget.
-func (s Spool) enforce(current string) {
+func (s Spool) enforce(current string, now time.Time) {
 	entries, _ := os.ReadDir(s.Dir)
 	var total int64
 	var names []string
@@ -171,6 +181,8 @@ func (s Spool) enforce(current string) {
 		total += info.Size()
 	}
 	slices.Sort(names)
+	// What a clock that was ahead has named is nobody's minute: it goes first.
+	slices.SortStableFunc(names, func(a, b string) int { return first(Ahead(a, now), Ahead(b, now)) })
 	for _, n := range names {
 		if total <= s.MaxBytes || n == current {
 			return
@@ -180,6 +192,17 @@ func (s Spool) enforce(current string) {
 			Count(DroppedPath)
 		}
 	}
+}
+
+// first orders what is true before what is not.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // drop removes a segment, unless somebody writes to it or reads it now.

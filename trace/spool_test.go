@@ -154,7 +154,9 @@ func TestBudget(t *testing.T) {
 		{"the oldest goes", line + 299, map[string]int64{"20260101T0000Z.jsonl": 100, "20260101T0001Z.jsonl": 200}, []string{"20260101T0000Z.jsonl"}},
 		{"as many as must", line + 199, map[string]int64{"20260101T0000Z.jsonl": 100, "20260101T0001Z.jsonl": 200, "20251231T2359Z.jsonl": 1}, []string{"20251231T2359Z.jsonl", "20260101T0000Z.jsonl", "20260101T0001Z.jsonl"}},
 		{"the one that is written stays", 1, map[string]int64{"20260101T0000Z.jsonl": 0}, []string{"20260101T0000Z.jsonl"}},
-		{"a later one stays", 1, map[string]int64{"99990101T0000Z.jsonl": 100}, nil},
+		{"one of a clock that was ahead goes first", line + 250, map[string]int64{"20260101T0000Z.jsonl": 200, "99990101T0000Z.jsonl": 100}, []string{"99990101T0000Z.jsonl"}},
+		{"a later name that is no minute stays", 1, map[string]int64{"notes.jsonl": 100}, nil},
+		{"the next minute's stays", 1, map[string]int64{Segment(time.Now().Add(time.Minute)) + SegmentSuffix: 100}, nil},
 		{"what is no segment stays", 1, map[string]int64{"checkpoint": 100, ".jsonl.tmp": 100}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
