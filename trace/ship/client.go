@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/ptrace"
@@ -39,41 +38,6 @@ type Logs interface {
 	Send(ctx context.Context, records []sdklog.Record) Answer
 }
 
-// signal reads the variables OTEL_EXPORTER_OTLP_* of one signal, "TRACES" or
-// "LOGS" (OpenTelemetry specification, "OpenTelemetry Protocol Exporter").
-type signal struct {
-	name   string
-	getenv func(string) string
-}
-
-func (s signal) env(key string) string {
-	return cmp.Or(s.getenv("OTEL_EXPORTER_OTLP_"+s.name+"_"+key), s.getenv("OTEL_EXPORTER_OTLP_"+key))
-}
-
-// plain tells that nothing is said of the way to the collector: it is on this
-// host then, without TLS. The exporters would take TLS.
-func (s signal) plain() bool {
-	return s.env("ENDPOINT") == "" && s.env("INSECURE") == "" && s.env("CERTIFICATE") == "" && s.env("CLIENT_CERTIFICATE") == ""
-}
-
-// The protocols that are spoken.
-const (
-	protocolGRPC = "grpc"
-	protocolHTTP = "http/protobuf"
-)
-
-// protocol is the one asked for, else the specification's default.
-func (s signal) protocol() (string, error) {
-	p := cmp.Or(s.env("PROTOCOL"), protocolHTTP)
-	if p != protocolGRPC && p != protocolHTTP {
-		return "", fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %s or %s, not %q", protocolGRPC, protocolHTTP, p)
-	}
-	return p, nil
-}
-
-// defaultTimeout bounds a request where OTEL_EXPORTER_OTLP_TIMEOUT is not given.
-const defaultTimeout = 10 * time.Second
-
 // httpClient is a client with our door. What the exporters read of the
 // environment for a client of their own is read here: certificates, timeout.
 func (s signal) httpClient() (*http.Client, error) {
@@ -85,15 +49,7 @@ func (s signal) httpClient() (*http.Client, error) {
 	if t.TLSClientConfig, err = s.tls(); err != nil {
 		return nil, err
 	}
-	timeout := defaultTimeout
-	if v := s.env("TIMEOUT"); v != "" {
-		n, err := strconv.ParseInt(v, 10, 32)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_TIMEOUT is a number of milliseconds, not %q", v)
-		}
-		timeout = time.Duration(n) * time.Millisecond
-	}
-	return &http.Client{Transport: httpDoor{t}, Timeout: timeout, CheckRedirect: stay}, nil
+	return &http.Client{Transport: httpDoor{t}, Timeout: s.timeout(), CheckRedirect: stay}, nil
 }
 
 // stay has a redirect be the answer: followed, a POST becomes a GET, and a page
@@ -103,24 +59,24 @@ func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse
 // tls is what the variables of certificates say, nil where they are not set.
 func (s signal) tls() (*tls.Config, error) {
 	ca, cert, key := s.env("CERTIFICATE"), s.env("CLIENT_CERTIFICATE"), s.env("CLIENT_KEY")
-	if ca == "" && (cert == "" || key == "") {
+	if ca == "" && cert == "" {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
 		if err != nil {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CERTIFICATE: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.variable("CERTIFICATE"), err)
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CERTIFICATE: %s has no certificate", ca)
+			return nil, fmt.Errorf("%s: %s has no certificate", s.variable("CERTIFICATE"), ca)
 		}
 	}
-	if cert != "" && key != "" {
+	if cert != "" {
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
-			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.variable("CLIENT_CERTIFICATE"), err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
@@ -167,10 +123,10 @@ func NewTraces(ctx context.Context, getenv func(string) string) (Traces, error) 
 // way is the protocol and a client for it, if it is HTTP. What is wrong with the
 // environment is an error: the exporters would go on without it.
 func (s signal) way() (protocol string, own *http.Client, err error) {
-	if protocol, err = s.protocol(); err == nil {
+	if err = s.check(); err == nil {
 		own, err = s.httpClient()
 	}
-	return protocol, own, err
+	return cmp.Or(s.env("PROTOCOL"), protocolHTTP), own, err
 }
 
 // Send implements Traces.
