@@ -79,6 +79,9 @@ func (a *agent) troubles() (out []string) {
 		if !s.Since.IsZero() {
 			out = append(out, fmt.Sprintf("%s: nothing gets through since %s: %s", signal, s.Since.UTC().Format(time.RFC3339), s.LastError))
 		}
+		if s.Unsaved != "" {
+			out = append(out, signal+": "+s.Unsaved)
+		}
 	}
 	return out
 }

@@ -47,14 +47,23 @@ func openCheckpoint(beside, state, name, followed string) (checkpoint, error) {
 
 func (c checkpoint) close() { _ = unix.Close(c.lock) }
 
+// maxCheckpoint bounds what is read of a checkpoint in bytes: a segment takes some
+// 100, and an hour has 60.
+const maxCheckpoint = 1 << 20
+
 // load reads the checkpoint into v. One that is not there, or that a power cut
-// left empty, is an error: all is sent again then, and is the same.
+// left empty, is an error: all is sent again then, and is the same. What is no
+// file is neither followed nor waited for.
 func (c checkpoint) load(v any) error {
-	b, err := os.ReadFile(c.path)
+	f, err := os.OpenFile(c.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(b, v); err != nil {
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxCheckpoint {
+		return errors.Join(fmt.Errorf("%s: not a file of JSON of at most %d bytes", c.path, maxCheckpoint), err)
+	}
+	if err := json.NewDecoder(f).Decode(v); err != nil {
 		return fmt.Errorf("%s: %w", c.path, err)
 	}
 	return nil
@@ -74,8 +83,19 @@ func (c checkpoint) replace(v any) error {
 		return err
 	}
 	aside := c.path + ".new"
-	if err := os.WriteFile(aside, b, 0o600); err != nil {
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.Rename(aside, c.path)
+	f, err := os.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // O_EXCL follows nothing that was planted meanwhile
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(aside, c.path)
+	}
+	if err != nil {
+		_ = os.Remove(aside)
+	}
+	return err
 }

@@ -104,7 +104,8 @@ func (l *Log) Ship(ctx context.Context) (more bool, err error) {
 		return true, err
 	}
 	l.settled()
-	return true, l.place.save(l.tail.Place)
+	l.saved(l.place.save(l.tail.Place))
+	return true, nil
 }
 
 // send sends records. What is refused is halved until it is known which it is for.

@@ -14,11 +14,12 @@ import (
 )
 
 // mark is how far a segment was read. A segment that was removed and made again
-// has another inode.
+// has another inode, or the same with a later birth.
 type mark struct {
 	Inode uint64 `json:"inode"`
-	Seen  int64  `json:"seen"` // bytes that the follower was handed
-	Sent  int64  `json:"sent"` // bytes that were acknowledged, or given up and counted
+	Born  int64  `json:"born,omitempty"` // nanoseconds since 1970; 0 where the file system does not tell
+	Seen  int64  `json:"seen"`           // bytes that the follower was handed
+	Sent  int64  `json:"sent"`           // bytes that were acknowledged, or given up and counted
 }
 
 // segment is a segment as it is now.
@@ -41,13 +42,14 @@ func (s *Spool) segments() (out []segment, err error) {
 	}
 	there := map[string]mark{}
 	for _, path := range paths {
-		var st unix.Stat_t
-		if unix.Lstat(path, &st) != nil {
+		var st unix.Statx_t
+		if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
 			continue
 		}
-		g := segment{name: filepath.Base(path), path: path, size: st.Size}
-		if g.mark = s.marks.of[g.name]; g.Inode != st.Ino || max(g.Seen, g.Sent) > st.Size {
-			g.mark = mark{Inode: st.Ino}
+		g := segment{name: filepath.Base(path), path: path, size: int64(st.Size)}
+		is := mark{Inode: st.Ino, Born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)}
+		if g.mark = s.marks.of[g.name]; g.Inode != is.Inode || g.Born != is.Born || max(g.Seen, g.Sent) > g.size {
+			g.mark = is
 		}
 		there[g.name] = g.mark
 		out = append(out, g)
@@ -57,25 +59,28 @@ func (s *Spool) segments() (out []segment, err error) {
 }
 
 // advance moves marks on, and makes that last.
-func (s *Spool) advance(to map[string]mark, which func(*mark) *int64) error {
+func (s *Spool) advance(to map[string]mark, which func(*mark) *int64) {
 	s.marks.Lock()
 	defer s.marks.Unlock()
 	for name, m := range to {
 		now := s.marks.of[name]
-		if now.Inode != m.Inode {
+		if now.Inode != m.Inode || now.Born != m.Born {
 			continue // it is another one by now
 		}
 		*which(&now) = *which(&m)
 		s.marks.of[name] = now
 	}
-	return s.place.save(s.marks.of)
+	s.saved(s.place.save(s.marks.of))
 }
 
 func seen(m *mark) *int64 { return &m.Seen }
 func sent(m *mark) *int64 { return &m.Sent }
 
-// over tells that a segment's minute is over.
-func (s *Spool) over(name string) bool { return name < trace.Segment(s.Now())+trace.SegmentSuffix }
+// over tells that nobody writes to a segment any more: its minute is over, or has
+// the name of a clock that was ahead.
+func (s *Spool) over(name string) bool {
+	return name < trace.Segment(s.Now())+trace.SegmentSuffix || trace.Ahead(name, s.Now())
+}
 
 // batch is lines that were read, and the marks behind them.
 type batch struct {

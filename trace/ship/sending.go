@@ -43,6 +43,19 @@ func (s *sending) count(do func(*Stats)) {
 	do(&s.stats)
 }
 
+// saved counts whether it can be kept how far was sent. Where it cannot, the
+// sending goes on all the same: another start sends more than once, and the same.
+func (s *sending) saved(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if was := s.Stats().Unsaved; text != "" && text != was {
+		s.Log.Warn().Err(err).Msg("another start will send again what was sent")
+	}
+	s.count(func(st *Stats) { st.Unsaved = text })
+}
+
 // Stats is what became of what was read by now.
 func (s *sending) Stats() Stats {
 	s.mu.Lock()

@@ -14,6 +14,7 @@ type Stats struct {
 	Oldest    time.Time // of the first that is waiting to be sent; zero for none
 	LastError string    // why something last did not get through; stays when all is well again
 	Since     time.Time // since when nothing gets through; zero while it does
+	Unsaved   string    // why it cannot be kept how far was sent; empty while it can
 }
 
 // Lag is the age of the oldest that is waiting to be sent, 0 for none.
@@ -33,6 +34,9 @@ func (s Stats) Plus(o Stats) Stats {
 	s.Broken += o.Broken
 	s.Failures += o.Failures
 	s.Oldest, s.Since = earlier(s.Oldest, o.Oldest), earlier(s.Since, o.Since)
+	if s.Unsaved == "" {
+		s.Unsaved = o.Unsaved
+	}
 	if s.LastError == "" {
 		s.LastError = o.LastError
 	}

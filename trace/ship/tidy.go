@@ -29,7 +29,7 @@ func (s *Spool) Tidy() error {
 		total += g.size
 	}
 	for _, g := range segments {
-		old := g.name < trace.Segment(s.Now().Add(-keep))+trace.SegmentSuffix
+		old := g.name < trace.Segment(s.Now().Add(-keep))+trace.SegmentSuffix || trace.Ahead(g.name, s.Now())
 		much := s.MaxBytes > 0 && total > s.MaxBytes/4*3
 		done := g.Sent == g.size && (s.Each == nil || g.Seen == g.size)
 		if !s.over(g.name) || !done || !old && !much {
