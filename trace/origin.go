@@ -52,5 +52,7 @@ func Leftover(pid int, traceparent string) bool {
 	if err != nil || !bytes.Contains(append([]byte{0}, environ...), line) {
 		return false
 	}
-	return proc.Now()-proc.Of(pid).Began > stale
+	return old(proc.Of(pid), proc.Now())
 }
+
+func old(p proc.Process, now proc.Ticks) bool { return now-p.Began > stale }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tracewire/tracewire/proc"
 )
 
 // TestFrom: which span an operation comes from, of all that may be named.
@@ -66,6 +68,9 @@ func TestLeftover(t *testing.T) {
 	t.Cleanup(func() { _, _ = in.Close(), child.Wait() })
 	if Leftover(child.Process.Pid, parent) {
 		t.Error("a young process's value is stale")
+	}
+	if was := proc.Of(child.Process.Pid); old(was, was.Began+stale) || !old(was, was.Began+stale+1) {
+		t.Error("a command may take a minute, and no longer")
 	}
 	if Leftover(1, parent) || Leftover(-1, parent) || Leftover(os.Getpid(), parent) {
 		t.Error("a process without the value left it")

@@ -98,6 +98,7 @@ func TestSoak(t *testing.T) {
 	}
 	w.run()
 	w.end()
+	w.worth()
 	said := fmt.Sprintf("seed %d, %.2f killed: %s\nthe observer looked at %d addresses of pods, %d operations are in the spool\n", *seed, *kill, w.told(), w.seen, w.spooled)
 	if *report == "" {
 		t.Log(said)
@@ -105,6 +106,17 @@ func TestSoak(t *testing.T) {
 	}
 	if err := os.WriteFile(*report, []byte(said), 0o644); err != nil {
 		t.Error(err)
+	}
+}
+
+// worth is an error where nothing was tried: a soak whose ADDs all fail finds nothing.
+func (w *world) worth() {
+	all := 0
+	for _, n := range w.outcomes {
+		all += n
+	}
+	if adds := w.outcomes["ADD ok"]; adds < all/50 || w.seen == 0 {
+		w.t.Errorf("%d ADDs of %d operations succeeded, and %d addresses were seen", adds, all, w.seen)
 	}
 }
 
