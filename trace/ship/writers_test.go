@@ -3,10 +3,10 @@ package ship
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"github.com/tracewire/tracewire/trace"
 )
@@ -176,16 +177,15 @@ func TestBusy(t *testing.T) {
 	dir := t.TempDir()
 	first := opened(t, dir, nil)
 	s := NewSpool(dir, first.Traces)
-	sent := make(chan struct{})
+	sent, said := make(chan struct{}), make(chan struct{})
 	s.Each = func([]byte) { close(sent) }
+	s.Log = zerolog.New(io.Discard).Hook(zerolog.HookFunc(func(*zerolog.Event, zerolog.Level, string) { close(said) }))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { s.Run(ctx); close(ended) }()
-	for s.Stats().Since.IsZero() {
-		runtime.Gosched()
-	}
-	if got, want := s.Stats().LastError, dir+": another agent follows it"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	<-said
+	if got, want := s.Stats(), dir+": another agent follows it"; got.LastError != want || got.Since.IsZero() {
+		t.Errorf("%+v, want %s", got, want)
 	}
 	write(t, dir, "a")
 	first.place.close()
