@@ -77,6 +77,10 @@ exec strace -f -qq -o %[2]s -e inject="$(cat %[1]s)" %[3]s/tracewire
 		t.Fatal(err)
 	}
 	n := node(t, dir)
+	// That the node forwards is a write too, to no disk, and is its own error.
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
 	p.rounds = &rounds{Node: n, pod: pod1(t, n), stdin: conf(t, n, map[string]string{"tracewire.sync": `"` + sync + `"`}), record: filepath.Join(n.Dir, recordPath)}
 	return p
 }
