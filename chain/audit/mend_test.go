@@ -11,6 +11,7 @@ import (
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // rounds is how often a node is mended, at most: a reservation waits for the
@@ -130,6 +131,7 @@ func TestPlanner(t *testing.T) {
 
 // TestChecked hands on what CHECK found.
 func TestChecked(t *testing.T) {
+	netns.Enter(t) // of others at work nothing is known here
 	var found []Finding
 	a := delegates.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
 	n := Node{Checked: []Checked{{a, delegates.Findings{{Code: "veth.mtu", Expected: "1500", Found: "1400"}, {Code: "route.missing", Expected: "default", Found: "none"}}}}}
