@@ -1,16 +1,17 @@
 package delegates
 
 import (
-	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+
+	"github.com/tracewire/tracewire/proc"
 )
 
 // Running is a plugin's process: ours or another's, on ADD, DEL or GC.
 type Running struct {
-	Process     string // its folder below /proc
+	Process     int
 	ContainerID string // CNI_CONTAINERID; empty for GC, which may touch any
 }
 
@@ -19,9 +20,8 @@ type Running struct {
 // leak. Processes that this one cannot see, or may not read of, are not in it.
 func Busy() (out []Running) {
 	here, _ := os.Readlink("/proc/thread-self/ns/net")
-	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
-	for _, process := range all {
-		if r, ok := running(process); ok && in(process, here) {
+	for _, pid := range proc.All() {
+		if r, ok := running(pid); ok && in(pid, here) {
 			out = append(out, r)
 		}
 	}
@@ -29,28 +29,16 @@ func Busy() (out []Running) {
 }
 
 // running reads the environment of a process.
-func running(process string) (r Running, ok bool) {
-	b, err := os.ReadFile(filepath.Join(process, "environ"))
-	if err != nil || !bytes.Contains(b, []byte("CNI_COMMAND=")) {
-		return r, false
-	}
-	r.Process = process
-	for variable := range strings.SplitSeq(string(b), "\x00") {
-		name, value, _ := strings.Cut(variable, "=")
-		switch name {
-		case "CNI_COMMAND":
-			ok = slices.Contains([]string{"ADD", "DEL", "GC"}, value)
-		case "CNI_CONTAINERID":
-			r.ContainerID = value
-		}
-	}
-	return r, ok
+func running(pid int) (r Running, ok bool) {
+	env := proc.Environ(pid)
+	ok = slices.Contains([]string{"ADD", "DEL", "GC"}, env["CNI_COMMAND"])
+	return Running{Process: pid, ContainerID: env["CNI_CONTAINERID"]}, ok
 }
 
 // in tells whether a thread of the process is in a network namespace: while a
 // plugin works in a pod's, others of its threads are not.
-func in(process, namespace string) bool {
-	tasks, _ := filepath.Glob(filepath.Join(process, "task", "*", "ns", "net")) // the pattern is right
+func in(pid int, namespace string) bool {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", pid)) // the pattern is right
 	return slices.ContainsFunc(tasks, func(task string) bool {
 		at, err := os.Readlink(task)
 		return err == nil && at == namespace

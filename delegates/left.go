@@ -1,16 +1,15 @@
 package delegates
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tracewire/tracewire/proc"
 )
 
 // EnvOperation is set for all executables that are run, and for all that they
@@ -26,7 +25,10 @@ func EndLeft(operations ...string) (ended []string) {
 	until := time.Now().Add(endTime)
 	for again := true; again && time.Now().Before(until); { // what is not killed yet may start more
 		again = false
-		for _, pid := range processes() {
+		for _, pid := range proc.All() {
+			if pid == os.Getpid() {
+				continue
+			}
 			if time.Now().After(until) {
 				break // to read an environment may take as long as its process holds its memory
 			}
@@ -60,23 +62,6 @@ func endOne(pid int, operations []string, until time.Time) (name string, ok bool
 // carries tells whether a process has the name of one of the operations in its
 // environment. One that ended has none.
 func carries(pid int, operations []string) bool {
-	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		name, value, _ := strings.Cut(string(kv), "=")
-		if name == EnvOperation && value != "" && slices.Contains(operations, value) {
-			return true
-		}
-	}
-	return false
-}
-
-// processes is all that we see but ourselves.
-func processes() (pids []int) {
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, path := range all {
-		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	value := proc.Environ(pid)[EnvOperation]
+	return value != "" && slices.Contains(operations, value)
 }

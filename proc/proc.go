@@ -4,7 +4,10 @@ package proc
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,4 +61,28 @@ func parse(b []byte) (p Process) {
 	began, _ := strconv.ParseInt(string(rest[19]), 10, 64)
 	p.Began = Ticks(began)
 	return p
+}
+
+// All is the numbers of the processes that we see.
+func All() (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	for _, path := range all {
+		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Environ is the environment that a process was started with, by name. It is
+// empty for one that ended, or that we may not read of.
+func Environ(pid int) map[string]string {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	env := map[string]string{}
+	for variable := range strings.SplitSeq(string(b), "\x00") {
+		if name, value, ok := strings.Cut(variable, "="); ok {
+			env[name] = value
+		}
+	}
+	return env
 }

@@ -1,9 +1,6 @@
 package trace
 
 import (
-	"bytes"
-	"os"
-	"strconv"
 	"time"
 
 	api "go.opentelemetry.io/otel/trace"
@@ -47,9 +44,7 @@ const stale = proc.Ticks(60 * time.Second / proc.Tick)
 // since it started, and is no command that was run for this call. Of a process
 // that cannot be read nothing is known.
 func Leftover(pid int, traceparent string) bool {
-	environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	line := []byte("\x00" + EnvParent + "=" + traceparent + "\x00")
-	if err != nil || !bytes.Contains(append([]byte{0}, environ...), line) {
+	if proc.Environ(pid)[EnvParent] != traceparent {
 		return false
 	}
 	return old(proc.Of(pid), proc.Now())
