@@ -25,6 +25,9 @@ var (
 	// ErrLeft marks a DEL after which something that it should have removed is
 	// still there: to be tried again.
 	ErrLeft = errors.New("not everything could be removed")
+	// ErrUnrecorded marks an attachment that cannot be put right: no record of this
+	// boot tells how it was made.
+	ErrUnrecorded = errors.New("no record of this boot tells how it was made")
 	// ErrUndone marks an undo that did not end: the record stays, for DEL.
 	ErrUndone = errors.New("undo incomplete")
 )

@@ -3,11 +3,17 @@ package chain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
 )
+
+// EnvRestore is the environment variable that asks a CHECK, by the value 1, to put
+// right what it finds: what ADD made and that is gone, or is another by now. It
+// is for the repairs of an audit; no runtime sets it.
+const EnvRestore = "TRACEWIRE_RESTORE"
 
 // Check compares an attachment with its record. All that differs is in the
 // error, as delegates.Findings.
@@ -25,11 +31,37 @@ func (c *Chain) Check(ctx context.Context, call delegates.Call) error {
 	if err != nil {
 		return err
 	}
+	if call.Restore {
+		if err := c.restore(ctx, steps, call); err != nil {
+			return err
+		}
+		call.Restore = false
+	}
+	return check(ctx, steps, call)
+}
+
+func check(ctx context.Context, steps Steps, call delegates.Call) error {
 	var errs []error
 	for _, step := range steps.forward() {
 		errs = append(errs, row(ctx, step.Name, func(ctx context.Context) error { return step.Check(ctx, call) }))
 	}
 	return findings(errs)
+}
+
+// restore puts right what a CHECK finds. What is left of it is found by another.
+func (c *Chain) restore(ctx context.Context, steps Steps, call delegates.Call) error {
+	if !call.Made.Known || !call.Made.ThisBoot {
+		return fmt.Errorf("%w: %s", ErrUnrecorded, call.Attachment)
+	}
+	call.Shared = func(ctx context.Context) (func(), error) { return c.share(ctx, call.Network) }
+	err := row(ctx, "restore", func(ctx context.Context) error {
+		err := check(ctx, steps, call)
+		if errors.As(err, &delegates.Findings{}) {
+			return nil // they were put right, or will be found again
+		}
+		return err
+	})
+	return err
 }
 
 // forward is the steps in the order of their CHECK: the interface, then what

@@ -60,6 +60,9 @@ type Call struct {
 	Journal Journal
 	// Notes is what the step's last Status left. It is never nil on STATUS.
 	Notes Notes
+	// Restore asks CHECK to put right what it finds, where that takes nothing from the
+	// pod but what ADD did not give it.
+	Restore bool
 	// Uptime is the time since the kernel started, on STATUS (CLOCK_BOOTTIME): no
 	// step of a clock is in it.
 	Uptime time.Duration
@@ -174,6 +177,16 @@ type Finding struct {
 	Code     string `json:"code"` // a reason code of chain/codes: "veth.missing"
 	Expected string `json:"expected"`
 	Found    string `json:"found"`
+}
+
+// Restored tells of a finding that was put right, or of why it could not be.
+func Restored(ctx context.Context, f Finding, err error) {
+	reason := trace.KeyReason.String(f.Code)
+	if err != nil {
+		trace.Warn(ctx, "could not be put right: expected "+f.Expected+", found "+f.Found, reason, trace.KeyError.String(err.Error()))
+		return
+	}
+	trace.Warn(ctx, "put right: expected "+f.Expected+", found "+f.Found, reason)
 }
 
 // Findings is the error of a Check that looked and found differences.

@@ -15,7 +15,7 @@ import (
 // Check looks for the reservation of each address that the record lists, or
 // without one of each that the final result has of the ranges. Where that is
 // none, any reservation of the attachment will do.
-func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
+func (h HostLocal) Check(ctx context.Context, c delegates.Call) error {
 	dir, err := folder(h.DataDir, c.Network)
 	if err != nil {
 		return err
@@ -36,6 +36,9 @@ func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
 	var errs []error
 	for _, a := range listed {
 		f, err := checkOne(filepath.Join(dir, a.String()), of(c.Attachment))
+		if len(f) > 0 && c.Restore {
+			delegates.Restored(ctx, f[0], Restore(ctx, dir, a, c.Attachment, always))
+		}
 		found, errs = append(found, f...), append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil || found == nil {
@@ -43,6 +46,9 @@ func (h HostLocal) Check(_ context.Context, c delegates.Call) error {
 	}
 	return found
 }
+
+// always is for an attachment of which it was found out already.
+func always() (bool, error) { return true, nil }
 
 func checkOne(path string, owner Reservation) (delegates.Findings, error) {
 	r, ok, err := readReservation(path)

@@ -47,6 +47,7 @@ const (
 	KeyUsed        = attribute.Key("cni.ipam.used")      // its addresses in use, 230
 	KeyTotal       = attribute.Key("cni.ipam.total")     // all its addresses, 253
 	KeyFinding     = attribute.Key("cni.audit.kind")     // what a repair mends, "leaked-address"
+	KeyReason      = attribute.Key("cni.check.reason")   // a finding of CHECK that was put right, "host.down"
 	KeyRepair      = attribute.Key("cni.audit.repair")   // what it does, "del"
 )
 

@@ -24,9 +24,9 @@ var documents = []struct {
 }{
 	{"README.md", "errors", []string{"code", "name", "meaning"}, func() [][]string { return errorRows(false) }},
 	{"docs/errors.md", "errors", []string{"code", "name", "meaning", "what to do"}, func() [][]string { return errorRows(true) }},
-	{"docs/check.md", "reasons", []string{"reason", "what is so", "what to know, or do", "DEL and ADD mend it"}, func() (out [][]string) {
+	{"docs/check.md", "reasons", []string{"reason", "what is so", "what to know, or do", "DEL and ADD mend it", "`audit --fix` puts it right"}, func() (out [][]string) {
 		for _, r := range Reasons {
-			out = append(out, []string{"`" + r.Name + "`", r.Meaning, r.Hint, yesNo[r.Mends]})
+			out = append(out, []string{"`" + r.Name + "`", r.Meaning, r.Hint, yesNo[r.Mends], yesNo[r.Restores]})
 		}
 		return out
 	}},

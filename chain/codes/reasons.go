@@ -6,39 +6,42 @@ type Reason struct {
 	Meaning string
 	Hint    string // what an operator does; where DEL and ADD mend it, what else is worth a look
 	Mends   bool   // DEL and a new ADD would put it right
+	// Restores tells that a CHECK which is asked to puts it right in place, while the
+	// pod goes on.
+	Restores bool
 }
 
 // Reasons is every reason that CHECK knows.
 var Reasons = []Reason{
-	{"netns.other", "CNI_NETNS names another network namespace than ADD was given", "the pod was made anew under the same id, or the runtime has a wrong path: DEL takes the interface out of the first one", false},
-	{"pod.missing", "the pod has no interface of that name", "something in the pod, or a DEL, removed or renamed it", true},
-	{"pod.down", "the pod's interface is down", "`ip link set` in the pod turns it on again; its IPv4 routes are gone by then", true},
-	{"pod.mac", "the pod's interface has a MAC that neither ADD nor a later plugin gave it", "macspoofchk drops its frames, and neighbours keep the old one for a while", true},
-	{"pod.mtu", "the two ends have different MTUs, and the pod's is one that neither ADD nor a later plugin gave it", "the kernel drops packets that the smaller end does not take: set both alike", true},
-	{"host.missing", "the host end of the pair is gone", "it was renamed, or moved to another namespace, as the pod's end is there: DEL does not find it", false},
-	{"host.peer", "the host end and the pod's interface are not one pair", "look at what else makes interfaces in the pod: DEL leaves them, and ADD refuses", false},
-	{"host.down", "the host end is down", "`ip link set` turns it on again", true},
-	{"host.mtu", "the two ends have different MTUs, and the host end's is not the one that ADD gave it", "the kernel drops packets that the smaller end does not take: set both alike", true},
-	{"host.master", "the host end is not a port of the bridge", "look at what else manages bridges on the node", true},
-	{"port.state", "the bridge's port is disabled or blocking, though both ends are up", "spanning tree blocks a loop, or somebody set the state: `bridge link` shows it", true},
-	{"port.hairpin", "`hairpinMode` is set, and the port does not send back what came from it", "a pod cannot reach itself by a service's address", true},
-	{"port.isolation", "the port is isolated and `portIsolation` is not set, or the other way round", "isolated ports do not reach each other", true},
-	{"port.learning", "the bridge does not learn where the pod is", "its frames are flooded to all ports", true},
-	{"port.vlan", "the port lacks a VLAN that `vlan` or `vlanTrunk` asks for, or has VLAN 1 again", "`bridge vlan` shows them", true},
-	{"bridge.missing", "the bridge is gone, was renamed, or something else has its name", "where it was renamed the next ADD makes another: give it its name back", true},
-	{"bridge.down", "the bridge is down", "`ip link set` turns it on again; its IPv6 addresses are gone by then", true},
-	{"bridge.mtu", "the bridge has a smaller MTU than the pod: than `mtu` says, or than any of its ports", "set the bridge's; ADD refuses one that has pods", false},
-	{"bridge.vlan", "`vlan` or `vlanTrunk` is set, and the bridge does not filter VLANs", "turn its vlan_filtering on: ADD refuses it", false},
-	{"gateway.missing", "the host end, the bridge, or the VLAN's gateway on it, lacks the gateway's address", "any ADD of the network gives it back; look at what else manages addresses on the node", true},
-	{"gateway.conflict", "the bridge lacks the gateway's address and has another in its place", "take that one away, or set `forceAddress`: ADD refuses it", false},
-	{"hostroute.missing", "the host lacks its route to the pod", "look at what else manages routes on the node", true},
-	{"forwarding.off", "the host does not pass packets on, though it is the pods' gateway", "any ADD turns it on; look for what turned it off, a sysctl file or a firewall", true},
-	{"address.missing", "the pod's interface lacks an address", "something in the pod took it away", true},
-	{"route", "the pod lacks a route, or has it by another gateway, metric, mtu, advmss or scope", "something in the pod changed it", true},
-	{"masquerade.missing", "a rule that gives the pod's packets the host's address is gone, or does something else", "any ADD of the network makes a shared rule that is gone; look for what flushes rules", true},
-	{"macspoofchk.missing", "the rules that drop the pod's frames of another MAC are gone, or others, or in another order", "look for what flushes rules", true},
-	{"delegate.check", "a delegated plugin's own CHECK found something", "the finding has its words", false},
-	{"ipam.reservation", "an address is not reserved for the attachment", "until then it may be given to another pod", true},
+	{"netns.other", "CNI_NETNS names another network namespace than ADD was given", "the pod was made anew under the same id, or the runtime has a wrong path: DEL takes the interface out of the first one", false, false},
+	{"pod.missing", "the pod has no interface of that name", "something in the pod, or a DEL, removed or renamed it", true, false},
+	{"pod.down", "the pod's interface is down", "`ip link set` in the pod turns it on again; its IPv4 routes are gone by then", true, true},
+	{"pod.mac", "the pod's interface has a MAC that neither ADD nor a later plugin gave it", "macspoofchk drops its frames, and neighbours keep the old one for a while", true, true},
+	{"pod.mtu", "the two ends have different MTUs, and the pod's is one that neither ADD nor a later plugin gave it", "the kernel drops packets that the smaller end does not take: set both alike", true, true},
+	{"host.missing", "the host end of the pair is gone", "it was renamed, or moved to another namespace, as the pod's end is there: DEL does not find it", false, false},
+	{"host.peer", "the host end and the pod's interface are not one pair", "look at what else makes interfaces in the pod: DEL leaves them, and ADD refuses", false, false},
+	{"host.down", "the host end is down", "`ip link set` turns it on again", true, true},
+	{"host.mtu", "the two ends have different MTUs, and the host end's is not the one that ADD gave it", "the kernel drops packets that the smaller end does not take: set both alike", true, true},
+	{"host.master", "the host end is not a port of the bridge", "look at what else manages bridges on the node", true, true},
+	{"port.state", "the bridge's port is disabled or blocking, though both ends are up", "spanning tree blocks a loop, or somebody set the state: `bridge link` shows it", true, true},
+	{"port.hairpin", "`hairpinMode` is set, and the port does not send back what came from it", "a pod cannot reach itself by a service's address", true, true},
+	{"port.isolation", "the port is isolated and `portIsolation` is not set, or the other way round", "isolated ports do not reach each other", true, true},
+	{"port.learning", "the bridge does not learn where the pod is", "its frames are flooded to all ports", true, true},
+	{"port.vlan", "the port lacks a VLAN that `vlan` or `vlanTrunk` asks for, or has VLAN 1 again", "`bridge vlan` shows them", true, true},
+	{"bridge.missing", "the bridge is gone, was renamed, or something else has its name", "where it was renamed the next ADD makes another: give it its name back", true, false},
+	{"bridge.down", "the bridge is down", "`ip link set` turns it on again; its IPv6 addresses are gone by then", true, true},
+	{"bridge.mtu", "the bridge has a smaller MTU than the pod: than `mtu` says, or than any of its ports", "set the bridge's; ADD refuses one that has pods", false, true},
+	{"bridge.vlan", "`vlan` or `vlanTrunk` is set, and the bridge does not filter VLANs", "turn its vlan_filtering on: ADD refuses it", false, false},
+	{"gateway.missing", "the host end, the bridge, or the VLAN's gateway on it, lacks the gateway's address", "any ADD of the network gives it back; look at what else manages addresses on the node", true, true},
+	{"gateway.conflict", "the bridge lacks the gateway's address and has another in its place", "take that one away, or set `forceAddress`: ADD refuses it", false, false},
+	{"hostroute.missing", "the host lacks its route to the pod", "look at what else manages routes on the node", true, true},
+	{"forwarding.off", "the host does not pass packets on, though it is the pods' gateway", "any ADD turns it on; look for what turned it off, a sysctl file or a firewall", true, true},
+	{"address.missing", "the pod's interface lacks an address", "something in the pod took it away", true, true},
+	{"route", "the pod lacks a route, or has it by another gateway, metric, mtu, advmss or scope", "something in the pod changed it", true, true},
+	{"masquerade.missing", "a rule that gives the pod's packets the host's address is gone, or does something else", "any ADD of the network makes a shared rule that is gone; look for what flushes rules", true, true},
+	{"macspoofchk.missing", "the rules that drop the pod's frames of another MAC are gone, or others, or in another order", "look for what flushes rules", true, true},
+	{"delegate.check", "a delegated plugin's own CHECK found something", "the finding has its words", false, false},
+	{"ipam.reservation", "an address is not reserved for the attachment", "until then it may be given to another pod", true, true},
 }
 
 // ReasonOf is the reason of a name, and false for an unknown one.

@@ -268,7 +268,7 @@ func (o *operation) check(ctx context.Context, a *skel.CmdArgs) error {
 	defer ns.Close()
 	o.chain = o.assemble(ns)
 	call := o.call(ctx, a)
-	call.Before = before
+	call.Before, call.Restore = before, os.Getenv(chain.EnvRestore) == "1"
 	return o.chain.Check(ctx, call)
 }
 

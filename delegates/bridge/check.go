@@ -3,9 +3,12 @@ package bridge
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/macspoof"
@@ -35,17 +38,15 @@ func (b Bridge) Check(ctx context.Context, c delegates.Call) error {
 	if err := k.Look(k.port, b.Conf.Bridge, k.bridge.Name); err != nil {
 		return err
 	}
-	for _, look := range []func() error{k.segment, k.gateway, k.spoofing} {
-		if err := look(); err != nil {
+	for _, look := range []func(context.Context) error{k.segment, k.gateway, k.spoofing} {
+		if err := look(ctx); err != nil {
 			return err
 		}
 	}
-	rules, err := b.Masquerade.Check(ctx, c)
-	if err != nil {
+	if err := b.Masquerade.Check(ctx, c, k.Find); err != nil {
 		return err
 	}
-	k.Findings = append(k.Findings, rules...)
-	return k.Result()
+	return k.Result(ctx)
 }
 
 // onOff is a switch in words.
@@ -67,7 +68,7 @@ func (k *check) port(end veth.Link) error {
 		if end.Master != 0 {
 			found = fmt.Sprintf("a port of interface %d", end.Master)
 		}
-		k.Find("host.master", end.Name+" a port of "+k.bridge.Name, found)
+		k.Find("host.master", end.Name+" a port of "+k.bridge.Name, found, func() error { return k.putPort(end) })
 		return nil
 	}
 	stopped := end.Stopped()
@@ -75,14 +76,16 @@ func (k *check) port(end veth.Link) error {
 		code            string
 		wrong           bool
 		expected, found string
+		attribute       uint16
+		value           byte
 	}{
-		{"port.state", stopped != "" && k.bridge.Up, "forwarding", stopped}, // a bridge that is down disables them all
-		{"port.hairpin", k.Conf.Hairpin && !end.Port.Hairpin, "hairpin on", "off"},
-		{"port.isolation", k.Conf.Isolated != end.Port.Isolated, "isolation " + onOff(k.Conf.Isolated), onOff(end.Port.Isolated)},
-		{"port.learning", !end.Port.Learning, "learning on", "off"},
+		{"port.state", stopped != "" && k.bridge.Up, "forwarding", stopped, unix.IFLA_BRPORT_STATE, veth.StateForwarding}, // a bridge that is down disables them all
+		{"port.hairpin", k.Conf.Hairpin && !end.Port.Hairpin, "hairpin on", "off", unix.IFLA_BRPORT_MODE, 1},
+		{"port.isolation", k.Conf.Isolated != end.Port.Isolated, "isolation " + onOff(k.Conf.Isolated), onOff(end.Port.Isolated), unix.IFLA_BRPORT_ISOLATED, bit(k.Conf.Isolated)},
+		{"port.learning", !end.Port.Learning, "learning on", "off", unix.IFLA_BRPORT_LEARNING, 1},
 	} {
 		if f.wrong {
-			k.Find(f.code, end.Name+": "+f.expected, f.found)
+			k.Find(f.code, end.Name+": "+f.expected, f.found, func() error { return k.Host.SetPort(end.Index, f.attribute, f.value) })
 		}
 	}
 	if err := k.vlans(end); err != nil {
@@ -108,7 +111,7 @@ func (k *check) vlans(end veth.Link) error {
 		return slices.ContainsFunc(drop, is) && !slices.ContainsFunc(add, is)
 	})
 	if lost || kept {
-		k.Find("port.vlan", end.Name+": VLANs "+vlanTexts(add), vlanTexts(have))
+		k.Find("port.vlan", end.Name+": VLANs "+vlanTexts(add), vlanTexts(have), func() error { return k.Host.SetVLANs(end.Index, drop, add) })
 	}
 	return nil
 }
@@ -155,28 +158,28 @@ func (k *check) mtu(end veth.Link) error {
 			return err
 		}
 	}
-	k.Find("bridge.mtu", fmt.Sprintf("%s with mtu %d", b.Name, end.MTU), fmt.Sprint(b.MTU))
+	k.Find("bridge.mtu", fmt.Sprintf("%s with mtu %d", b.Name, end.MTU), fmt.Sprint(b.MTU), func() error { return k.Host.SetMTU(b.Index, end.MTU) })
 	return nil
 }
 
 // segment compares the bridge itself.
-func (k *check) segment() error {
+func (k *check) segment(context.Context) error {
 	switch b := k.bridge; {
 	case b.Index == 0:
-		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, "none")
+		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, "none", nil)
 	case b.Kind != "bridge":
-		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, kindOf(b))
+		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, kindOf(b), nil)
 	case !b.Up:
-		k.Find("bridge.down", b.Name+" up", "down")
+		k.Find("bridge.down", b.Name+" up", "down", func() error { return k.Host.SetUp(b.Index) })
 	case k.Conf.VLANs.any() && !b.VLANs:
-		k.Find("bridge.vlan", b.Name+": VLAN filtering on", "off")
+		k.Find("bridge.vlan", b.Name+": VLAN filtering on", "off", nil)
 	}
 	return nil
 }
 
 // gateway looks for the gateway's addresses, and whether the host passes the
 // pod's packets on.
-func (k *check) gateway() error {
+func (k *check) gateway(ctx context.Context) error {
 	want := slices.DeleteFunc(gateways(k.Made()), func(p netip.Prefix) bool { return !p.IsValid() })
 	if !k.Conf.Gateway || len(want) == 0 {
 		return nil
@@ -188,27 +191,28 @@ func (k *check) gateway() error {
 	if err := k.Forwarding(addresses...); err != nil || k.bridge.Index == 0 {
 		return err
 	}
+	give := func(netip.Prefix) error { return k.ensureGateway(ctx) }
 	name := vlanGateway(k.bridge.Name, k.Conf)
 	if name == "" {
-		return k.Gateway(k.bridge, want...)
+		return k.Gateway(k.bridge, give, want...)
 	}
 	at, err := k.Host.LinkByName(name)
 	switch {
 	case veth.Gone(err):
-		k.Find("gateway.missing", name+" up with "+want[0].String(), "none")
+		k.Find("gateway.missing", name+" up with "+want[0].String(), "none", func() error { return give(want[0]) })
 		return nil
 	case err == nil && !at.Up:
-		k.Find("gateway.missing", name+" up with "+want[0].String(), "down")
+		k.Find("gateway.missing", name+" up with "+want[0].String(), "down", func() error { return give(want[0]) })
 		return nil
 	case err != nil:
 		return err
 	}
-	return k.Gateway(at, want...)
+	return k.Gateway(at, give, want...)
 }
 
 // spoofing looks for macspoofchk's rules, which are made for the MAC that ADD
 // gave before any delegated plugin.
-func (k *check) spoofing() error {
+func (k *check) spoofing(ctx context.Context) error {
 	if !k.Conf.MACSpoof {
 		return nil
 	}
@@ -216,7 +220,39 @@ func (k *check) spoofing() error {
 	macs := append(k.MACs(), k.Conf.MAC, veth.PodMAC(name, nil), veth.PodMAC(name, veth.Prefixes(k.Made().IPs)))
 	lacking, err := macspoof.Check{ContainerID: k.Call.ContainerID, IfName: k.Call.IfName}.Lacking(macs)
 	if err == nil && lacking != "" {
-		k.Find("macspoofchk.missing", "rules that drop frames of another MAC than the pod's", lacking)
+		k.Find("macspoofchk.missing", "rules that drop frames of another MAC than the pod's", lacking, func() error { return k.ensureMACSpoof(ctx, macs[0]) })
 	}
 	return err
+}
+
+// putPort makes the host end the bridge's port again, as ADD did.
+func (k *check) putPort(end veth.Link) error {
+	if err := k.Host.SetMaster(end.Index, k.bridge.Index); err != nil {
+		return err
+	}
+	port := veth.Port{Hairpin: k.Conf.Hairpin, Isolated: k.Conf.Isolated}
+	if err := k.Host.Mark(end.Index, veth.Alias(k.Call.String()), &port); err != nil {
+		return err
+	}
+	drop, add := k.Conf.VLANs.ofPort()
+	return k.Host.SetVLANs(end.Index, drop, add)
+}
+
+// wiring is what ADD had, for what it would do once more.
+func (k *check) wiring() *wiring {
+	return &wiring{Bridge: k.Bridge, Wire: veth.Wire{Call: k.Call, Host: k.Host, Result: k.Made()}, bridge: k.bridge}
+}
+
+func (k *check) ensureGateway(ctx context.Context) error { return k.wiring().ensureGateway(ctx) }
+
+func (k *check) ensureMACSpoof(ctx context.Context, mac net.HardwareAddr) error {
+	host := k.HostName(k.Conf.Bridge, k.bridge.Name)
+	return macspoof.Check{ContainerID: k.Call.ContainerID, IfName: k.Call.IfName, Interface: host, MAC: mac}.Ensure(ctx)
+}
+
+func bit(on bool) byte {
+	if on {
+		return 1
+	}
+	return 0
 }

@@ -162,6 +162,30 @@ func (r Rules) without(have []nft.Rule, want []netip.Prefix) []netip.Prefix {
 	})
 }
 
+// Restore makes the rules that Missing misses, in place of what has their comments
+// and does something else.
+func (r Rules) Restore(ctx context.Context, addresses []netip.Prefix) error {
+	c, err := nft.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Change(ctx, func(t *nft.Transaction) error {
+		have, err := c.Look(r.chain())
+		for _, subnet := range r.undone(have, addresses) {
+			t.Ensure(r.table())
+			t.Ensure(r.chain())
+			for _, h := range have {
+				if h.Comment == r.comment(subnet) {
+					t.Delete(h)
+				}
+			}
+			t.Append(r.rule(subnet))
+		}
+		return err
+	})
+}
+
 // Missing is the subnets, of the ranges or else of the addresses, that have no
 // rule which does what Ensure's does.
 func (r Rules) Missing(addresses []netip.Prefix) ([]netip.Prefix, error) {
@@ -171,8 +195,13 @@ func (r Rules) Missing(addresses []netip.Prefix) ([]netip.Prefix, error) {
 	}
 	defer c.Close()
 	have, err := c.Look(r.chain())
+	return r.undone(have, addresses), err
+}
+
+// undone is the subnets that none of the rules does it for.
+func (r Rules) undone(have []nft.Rule, addresses []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(r.subnets(addresses), func(subnet netip.Prefix) bool {
 		want := r.rule(subnet).Exprs
 		return slices.ContainsFunc(have, func(h nft.Rule) bool { return h.Does(want) })
-	}), err
+	})
 }

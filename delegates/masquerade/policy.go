@@ -43,6 +43,10 @@ func (p Policy) Shared() bool { return p.On && !p.Iptables }
 
 // Ensure makes the rules for an attachment.
 func (p Policy) Ensure(ctx context.Context, c delegates.Call, r *types100.Result) error {
+	return p.ensure(ctx, c, r, p.Rules.Ensure)
+}
+
+func (p Policy) ensure(ctx context.Context, c delegates.Call, r *types100.Result, shared func(context.Context, []netip.Prefix) error) error {
 	if p.Iptables {
 		return chains(c).Ensure(ctx, addresses(r))
 	}
@@ -51,7 +55,7 @@ func (p Policy) Ensure(ctx context.Context, c delegates.Call, r *types100.Result
 		return err
 	}
 	defer unlock()
-	return p.Rules.Ensure(ctx, addresses(r))
+	return shared(ctx, addresses(r))
 }
 
 // Row is ADD's phase, none when nothing is asked for.
@@ -94,11 +98,12 @@ func (p Policy) Delete(c delegates.Call, wait bool) []trace.Row {
 	return []trace.Row{{Name: "masquerade.delete", Do: do}}
 }
 
-// Check finds the rules that ADD made and that are gone. One without a record
-// may be one that the reference plugins made, and is not looked at.
-func (p Policy) Check(ctx context.Context, c delegates.Call) (found delegates.Findings, err error) {
+// Check finds the rules that ADD made and that are gone, and tells what makes
+// them anew. One without a record may be one that the reference plugins made, and
+// is not looked at.
+func (p Policy) Check(ctx context.Context, c delegates.Call, find func(code, expected, found string, back func() error)) error {
 	if !p.On || !c.Made.Known {
-		return nil, nil
+		return nil
 	}
 	missing := p.Rules.Missing
 	if p.Iptables {
@@ -106,9 +111,9 @@ func (p Policy) Check(ctx context.Context, c delegates.Call) (found delegates.Fi
 	}
 	gone, err := missing(addresses(c.Made.Result))
 	for _, subnet := range gone {
-		found = append(found, delegates.Finding{Code: "masquerade.missing", Expected: "masquerade for " + subnet.String(), Found: "none"})
+		find("masquerade.missing", "masquerade for "+subnet.String(), "none", func() error { return p.ensure(ctx, c, c.Made.Result, p.Rules.Restore) })
 	}
-	return found, err
+	return err
 }
 
 func chains(c delegates.Call) Chains {

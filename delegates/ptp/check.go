@@ -28,12 +28,10 @@ func (p PTP) Check(ctx context.Context, c delegates.Call) error {
 	if err := k.Forwarding(addresses...); err != nil {
 		return err
 	}
-	rules, err := p.Masquerade.Check(ctx, c)
-	if err != nil {
+	if err := p.Masquerade.Check(ctx, c, k.Find); err != nil {
 		return err
 	}
-	k.Findings = append(k.Findings, rules...)
-	return k.Result()
+	return k.Result(ctx)
 }
 
 // gateway compares the host end's addresses, and the host's routes to the pod.
@@ -50,8 +48,9 @@ func gateway(k *veth.Check, end veth.Link) error {
 	for _, l := range all {
 		gateways = append(gateways, alone(l.gateway))
 		if !slices.ContainsFunc(routes, func(r veth.Installed) bool { return r.Dst == alone(l.own) && r.Index == end.Index }) {
-			k.Find("hostroute.missing", "host route to "+alone(l.own).String()+" by "+end.Name, "none")
+			k.Find("hostroute.missing", "host route to "+alone(l.own).String()+" by "+end.Name, "none", func() error { return k.Host.AddRoutes(end.Index, l.onHost()) })
 		}
 	}
-	return k.Gateway(end, unique(gateways)...)
+	give := func(p netip.Prefix) error { return k.Host.AddAddresses(end.Index, veth.Addressing{}, p) }
+	return k.Gateway(end, give, unique(gateways)...)
 }

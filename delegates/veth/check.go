@@ -1,6 +1,7 @@
 package veth
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -33,6 +34,7 @@ type Check struct {
 	made *types100.Result // what ADD answered
 	now  *types100.Result // the runtime's final result: later plugins may have changed things
 	pod  Link
+	back []func() error // that put the findings right, one each, nil where none does
 }
 
 // Look compares pair, addresses and routes. Another error than findings tells
@@ -47,7 +49,7 @@ func (k *Check) Look(host func(end Link) error, bridges ...string) error {
 		return fmt.Errorf("%w: neither record nor prevResult tells what to check", ErrNotReady)
 	}
 	if k.Call.Made.Cookie != 0 && k.Pod.Cookie != 0 && k.Call.Made.Cookie != k.Pod.Cookie {
-		k.Find("netns.other", "the namespace of ADD", "another one at "+k.Pod.Path)
+		k.Find("netns.other", "the namespace of ADD", "another one at "+k.Pod.Path, nil)
 		return nil
 	}
 	if there, err := k.podEnd(); err != nil || !there {
@@ -68,65 +70,73 @@ func (k *Check) Look(host func(end Link) error, bridges ...string) error {
 // Made is the result that is compared with; never nil after Look.
 func (k *Check) Made() *types100.Result { return k.made }
 
-// Result is the findings as an error; nil when there are none.
-func (k *Check) Result() error {
-	if len(k.Findings) > 0 {
-		return k.Findings
-	}
-	return nil
+// Find adds one finding, and what puts it right: nil where only DEL and ADD do, or
+// an operator.
+func (k *Check) Find(code, expected, found string, back func() error) {
+	k.Findings = append(k.Findings, delegates.Finding{Code: code, Expected: expected, Found: found})
+	k.back = append(k.back, back)
 }
 
-// Find adds one finding.
-func (k *Check) Find(code, expected, found string) {
-	k.Findings = append(k.Findings, delegates.Finding{Code: code, Expected: expected, Found: found})
+// Result is the findings as an error; nil when there are none. Where the call asks
+// for it they are put right before: what cannot be is looked at once more.
+func (k *Check) Result(ctx context.Context) error {
+	if len(k.Findings) == 0 {
+		return nil
+	}
+	for i, f := range k.Findings {
+		if k.Call.Restore && k.back[i] != nil {
+			delegates.Restored(ctx, f, k.back[i]())
+		}
+	}
+	return k.Findings
 }
 
 // podEnd compares the pod's end, and tells whether there is one.
 func (k *Check) podEnd() (there bool, err error) {
 	k.pod, err = k.Pod.Conn().LinkByName(k.Call.IfName)
 	if Gone(err) {
-		k.Find("pod.missing", "interface "+k.Call.IfName, "none")
+		k.Find("pod.missing", "interface "+k.Call.IfName, "none", nil)
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
 	if !k.pod.Up && !k.Down {
-		k.Find("pod.down", k.Call.IfName+" up", "down")
+		k.Find("pod.down", k.Call.IfName+" up", "down", k.podUp)
 	}
 	if macs := k.MACs(); len(macs) > 0 && !slices.ContainsFunc(macs, func(m net.HardwareAddr) bool { return m.String() == k.pod.MAC.String() }) {
-		k.Find("pod.mac", oneOf(macs), k.pod.MAC.String())
+		k.Find("pod.mac", oneOf(macs), k.pod.MAC.String(), func() error { return k.Pod.Conn().SetMAC(k.pod.Index, macs[len(macs)-1]) })
 	}
 	return true, nil
 }
 
 // hostEnd compares the host end.
 func (k *Check) hostEnd(host func(end Link) error, bridges []string) error {
-	name := k.hostName(bridges)
+	name := k.HostName(bridges...)
 	if name == "" {
 		return nil
 	}
 	l, err := k.Host.LinkByName(name)
 	if Gone(err) {
-		k.Find("host.missing", "interface "+name, "none")
+		k.Find("host.missing", "interface "+name, "none", nil)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if k.pod.Peer != l.Index || l.Peer != k.pod.Index { // indexes are a namespace's own: both have to fit
-		k.Find("host.peer", fmt.Sprintf("%s to be the other end of %s", l.Name, k.pod.Name), fmt.Sprintf("interface %d", k.pod.Peer))
+		k.Find("host.peer", fmt.Sprintf("%s to be the other end of %s", l.Name, k.pod.Name), fmt.Sprintf("interface %d", k.pod.Peer), nil)
 	}
 	if !l.Up {
-		k.Find("host.down", l.Name+" up", "down")
+		k.Find("host.down", l.Name+" up", "down", func() error { return k.Host.SetUp(l.Index) })
 	}
 	k.mtu(l)
 	return host(l)
 }
 
-// hostName is the interface of ADD's result that is the host's and no bridge,
+// HostName is the interface of ADD's result that is the host's and no bridge,
 // "" for none.
-func (k *Check) hostName(bridges []string) string {
+func (k *Check) HostName(bridges ...string) string {
 	for _, i := range k.made.Interfaces {
 		if i != nil && i.Sandbox == "" && i.Name != "" && !slices.Contains(bridges, i.Name) {
 			return i.Name
@@ -168,8 +178,10 @@ func (k *Check) mtu(host Link) {
 	}
 	for _, end := range []struct {
 		code, name string
-		mtu, other int
-	}{{"pod.mtu", k.Call.IfName, k.pod.MTU, host.MTU}, {"host.mtu", host.Name, host.MTU, k.pod.MTU}} {
+		conn       *Conn
+		Link
+		other int
+	}{{"pod.mtu", k.Call.IfName, k.Pod.Conn(), k.pod, host.MTU}, {"host.mtu", host.Name, k.Host, host, k.pod.MTU}} {
 		var may []int
 		for _, i := range k.told(end.name) {
 			if i.Mtu != 0 {
@@ -182,10 +194,10 @@ func (k *Check) mtu(host Link) {
 		if len(may) == 0 { // a result of an older version has none
 			may = []int{end.other}
 		}
-		if slices.Contains(may, end.mtu) || end.code == "pod.mtu" && k.tunedBehind() {
+		if slices.Contains(may, end.MTU) || end.code == "pod.mtu" && k.tunedBehind() {
 			continue
 		}
-		k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.mtu))
+		k.Find(end.code, end.name+" with mtu "+oneOf(may), fmt.Sprint(end.MTU), func() error { return end.conn.SetMTU(end.Index, may[len(may)-1]) })
 	}
 }
 
@@ -242,15 +254,16 @@ func (k *Check) addresses() error {
 			continue // a later plugin took it
 		}
 		if !slices.Contains(have, want) {
-			k.Find("address.missing", want.String(), listed(have, want))
+			k.Find("address.missing", want.String(), listed(have, want), func() error { return k.giveBack(want) })
 		}
 	}
 	return nil
 }
 
 // Gateway looks for addresses on an interface. It lists them all only where one
-// is missing: it may have a label, by which it is not found alone.
-func (k *Check) Gateway(at Link, want ...netip.Prefix) error {
+// is missing: it may have a label, by which it is not found alone. back gives it
+// to the interface.
+func (k *Check) Gateway(at Link, back func(netip.Prefix) error, want ...netip.Prefix) error {
 	for _, p := range want {
 		if has, err := k.Host.HasAddress(at, p); err != nil || has {
 			if err != nil {
@@ -265,11 +278,11 @@ func (k *Check) Gateway(at Link, want ...netip.Prefix) error {
 		if slices.Contains(have, p) {
 			continue
 		}
-		code := "gateway.missing"
+		code, give := "gateway.missing", func() error { return back(p) }
 		if k.Refuses && slices.ContainsFunc(have, func(h netip.Prefix) bool { return !slices.Contains(want, h) && InTheWay(h, p) }) {
-			code = "gateway.conflict"
+			code, give = "gateway.conflict", nil
 		}
-		k.Find(code, p.String()+" on "+at.Name, listed(have, p))
+		k.Find(code, p.String()+" on "+at.Name, listed(have, p), give)
 	}
 	return nil
 }
@@ -309,7 +322,7 @@ func (k *Check) Forwarding(addresses ...netip.Addr) error {
 			return err
 		}
 		if !on {
-			k.Find("forwarding.off", "net/"+s.Path+" = "+s.Value, "0")
+			k.Find("forwarding.off", "net/"+s.Path+" = "+s.Value, "0", func() error { return Ensure(s) })
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func (k *Check) routes() error {
 	}
 	for _, may := range wanted {
 		if !slices.ContainsFunc(may, func(want Route) bool { return k.installed(want, have) }) {
-			k.Find("route", may[0].String(), k.instead(may[0], have))
+			k.Find("route", may[0].String(), k.instead(may[0], have), func() error { return k.putRoute(may[0], wanted) })
 		}
 	}
 	return nil

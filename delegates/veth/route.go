@@ -56,13 +56,20 @@ func (c *Conn) AddRoutes(index int, routes ...Route) error {
 	}
 	var m batch
 	for _, r := range routes {
-		m.route(index, r)
+		m.route(index, r, 0)
 	}
 	err := c.Do(&m.Batch)
 	if only(err, unix.EEXIST) {
 		return nil
 	}
 	return err
+}
+
+// ReplaceRoute adds a route in place of one of the same destination and metric.
+func (c *Conn) ReplaceRoute(index int, r Route) error {
+	var m batch
+	m.route(index, r, unix.NLM_F_REPLACE)
+	return c.Do(&m.Batch)
 }
 
 // only tells that each of the joined errors is target.
@@ -79,8 +86,8 @@ func only(err, target error) bool {
 
 // route appends an RTM_NEWROUTE (rtnetlink(7)). Without NLM_F_EXCL two routes
 // of one destination stand side by side, as the reference's do.
-func (m *batch) route(index int, r Route) {
-	m.Add("add route "+r.Dst.String(), unix.RTM_NEWROUTE, unix.NLM_F_CREATE)
+func (m *batch) route(index int, r Route, how uint16) {
+	m.Add("add route "+r.Dst.String(), unix.RTM_NEWROUTE, unix.NLM_F_CREATE|how)
 	table := byte(unix.RT_TABLE_MAIN)
 	if r.Table > 0 && r.Table < 256 {
 		table = byte(r.Table)

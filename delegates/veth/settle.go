@@ -13,13 +13,13 @@ import (
 	"github.com/tracewire/tracewire/trace"
 )
 
-// forwarding is BR_STATE_FORWARDING; 1 and 2 are what a bridge with spanning
+// StateForwarding is BR_STATE_FORWARDING, of a bridge's port; 1 and 2 are what a bridge with spanning
 // tree goes through on its way there (linux/if_bridge.h).
 const (
-	disabled   = 0
-	listening  = 1
-	forwarding = 3
-	blocking   = 4
+	disabled        = 0
+	listening       = 1
+	StateForwarding = 3
+	blocking        = 4
 )
 
 // ErrPort marks a bridge port that did not begin to forward.
@@ -88,7 +88,7 @@ func until(ctx context.Context, end time.Time, heard *netlink.Conn, done func() 
 const operUnknown = 0
 
 // Forwards tells that a bridge's port forwards.
-func (l Link) Forwards() bool { return l.Port.State == forwarding }
+func (l Link) Forwards() bool { return l.Port.State == StateForwarding }
 
 // Stopped is why a bridge's port that has its carrier neither forwards nor is on
 // its way there; "" for one that does, and for one without carrier.
@@ -100,7 +100,7 @@ func (l Link) Stopped() string {
 }
 
 func (l Link) settled() bool {
-	return l.OperState == OperUp && l.Port.State >= listening && l.Port.State <= forwarding
+	return l.OperState == OperUp && l.Port.State >= listening && l.Port.State <= StateForwarding
 }
 
 // ErrDuplicate marks an IPv6 address that another host on the segment has.

@@ -130,7 +130,7 @@ func TestWire(t *testing.T) {
 	}
 	if diff := cmp.Diff(Link{
 		Name: w.pair().Host, Index: host, Kind: "veth", MAC: HostMAC(attachment), MTU: 1400, Master: w.bridge.Index, Peer: pod,
-		Alias: Alias(attachment), Up: true, Carrier: true, OperState: OperUp, Port: Port{State: forwarding, Hairpin: true, Isolated: true, Learning: true}, Promisc: l.Promisc,
+		Alias: Alias(attachment), Up: true, Carrier: true, OperState: OperUp, Port: Port{State: StateForwarding, Hairpin: true, Isolated: true, Learning: true}, Promisc: l.Promisc,
 	}, l); diff != "" {
 		t.Errorf("host end (-want +got)\n%s", diff)
 	}

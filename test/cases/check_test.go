@@ -32,6 +32,7 @@ type scene struct {
 	made *types100.Result
 	prev func(*types100.Result) // makes the final result of ADD's, nil for none
 	host string                 // the host end
+	env  []string               // of the plugin, beside the runtime's
 	wrap string                 // of a shell, before the plugin's path; "" runs it as it is
 }
 
@@ -94,7 +95,7 @@ func (s *scene) input() string {
 // run is CHECK or DEL with the final result.
 func (s *scene) run(verb string) error {
 	s.t.Helper()
-	stdin, env := s.input(), s.Environment(verb, s.a)
+	stdin, env := s.input(), append(s.Environment(verb, s.a), s.env...)
 	if s.wrap == "" {
 		return raw(s.t, s.Node, verb, stdin, env).Err()
 	}

@@ -4,6 +4,7 @@ package cases
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/test/netns"
 )
@@ -29,6 +31,7 @@ type fault struct {
 	// expected and found of the finding. HOST is the host end, interface N any index.
 	expected, found string
 	skip            string
+	stays           bool // CHECK puts others of the reason right, and not this one
 }
 
 const (
@@ -343,7 +346,7 @@ var faults = map[string][]fault{
 			expected: "10.77.0.2 held by c1 eth0", found: "no reservation",
 		},
 		{
-			name: "another's", plant: written("ipam/net/10.77.0.2", "c2\r\neth0"), mend: written("ipam/net/10.77.0.2", "c1\r\neth0"),
+			name: "another's", stays: true, plant: written("ipam/net/10.77.0.2", "c2\r\neth0"), mend: written("ipam/net/10.77.0.2", "c1\r\neth0"),
 			expected: "10.77.0.2 held by c1 eth0", found: "held by c2 eth0",
 		},
 		{
@@ -431,6 +434,38 @@ func TestMends(t *testing.T) {
 		if !left {
 			t.Errorf("%s: DEL and ADD mend it", r.Name)
 		}
+	}
+}
+
+// TestRestores: what is said to be put right by a CHECK that is asked to is, and
+// CHECK finds nothing then; all else stays as it was found.
+func TestRestores(t *testing.T) {
+	for _, r := range codes.Reasons {
+		for _, f := range faults[r.Name] {
+			t.Run(strings.TrimSuffix(r.Name+"/"+f.name, "/"), func(t *testing.T) { f.restore(t, r) })
+		}
+	}
+}
+
+func (f fault) restore(t *testing.T, r codes.Reason) {
+	if f.skip != "" {
+		t.Skip(f.skip)
+	}
+	netns.Need(t, f.needs...)
+	s := attached(t, f.set)
+	if err := f.plant(s); err != nil {
+		t.Fatalf("plant: %v", err)
+	}
+	s.env = []string{chain.EnvRestore + "=1"}
+	err := s.run("CHECK")
+	if right := r.Restores && !f.stays; right && err != nil {
+		t.Errorf("not put right: %s", describe(err))
+	} else if !right && len(findings(err)) == 0 {
+		t.Errorf("put right, or not found: %v", err)
+	}
+	s.env = nil
+	if again := s.run("CHECK"); fmt.Sprint(findings(again)) != fmt.Sprint(findings(err)) {
+		t.Errorf("CHECK found %s, another one %s", describe(err), describe(again))
 	}
 }
 
