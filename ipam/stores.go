@@ -119,8 +119,8 @@ func Look(path string) (Held, error) {
 // String is the stamp for who keeps it.
 func (s stamp) String() string { return fmt.Sprintf("%d:%d:%d", s.Device, s.Inode, s.Changed) }
 
-// Discard removes, under the store's lock, a reservation file that names nobody
-// and is still the one with the stamp. One that is gone, or another by now, is
+// Discard removes, under the store's lock, a reservation file that is still the one
+// with the stamp, in the state. One that is gone, or another by now, is
 // success. used is asked under the lock whether an interface has the address: then
 // nothing is done.
 func Discard(ctx context.Context, h Held, used func() (bool, error)) error {
@@ -133,7 +133,7 @@ func Discard(ctx context.Context, h Held, used func() (bool, error)) error {
 	}
 	defer s.unlock()
 	now, err := Look(h.Path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (now.Stamp != h.Stamp || now.State != Debris) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (now.Stamp != h.Stamp || now.State != h.State) {
 		return nil
 	}
 	if err != nil {

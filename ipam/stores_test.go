@@ -71,7 +71,14 @@ func TestDiscardRestore(t *testing.T) {
 	check(Restore(t.Context(), dir, a, delegates.Attachment{ContainerID: "c2"}, yes), read() == "c1\r\neth0")
 	h, err := Look(path)
 	check(err, h.State == Reserved)
-	check(Discard(t.Context(), h, no), there())
+	check(Discard(t.Context(), h, yes), there())
+	empty := h
+	empty.State = Debris
+	check(Discard(t.Context(), empty, no), there())
+	check(Discard(t.Context(), h, no), !there())
+	check(Restore(t.Context(), dir, a, who, yes), there())
+	h, err = Look(path)
+	check(err, true)
 	check(os.WriteFile(path, nil, 0o600), true)
 	check(Discard(t.Context(), h, no), there())
 	h, err = Look(path)

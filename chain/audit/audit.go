@@ -42,6 +42,7 @@ type Sandbox struct {
 type Checked struct {
 	delegates.Attachment
 	Findings delegates.Findings
+	Err      error // why it could not look, of an attachment that lives
 }
 
 // Told is what an audit hands on, as it finds it. Either may be nil.
@@ -57,6 +58,7 @@ type Counts struct {
 	Reservations int `json:"reservations"`
 	Interfaces   int `json:"interfaces"` // of the host
 	Namespaces   int `json:"namespaces"`
+	Checked      int `json:"checked"` // attachments whose CHECK was run
 	Findings     int `json:"findings"`
 }
 
@@ -83,6 +85,7 @@ var steps = [...]struct {
 }{
 	{(*look).readConflists, false}, {(*look).readRecords, false}, {(*look).readKernel, false}, {(*look).judgeRecords, true},
 	{(*look).readStores, false}, {(*look).readRules, false}, {(*look).readEntries, false},
+	{(*look).judgeBroken, false},
 	{(*look).judgeStores, true}, {(*look).judgeEnds, true}, {(*look).judgeAddresses, true}, {(*look).judgeRules, true},
 	{(*look).judgeChecked, false}, {(*look).again, false},
 }

@@ -95,7 +95,7 @@ var plants = []struct {
 		"reservation-without-attachment 10.213.0.9 reported | libcni: it has an entry of a-b",
 	}},
 	{"a pod that lost its address", func(w *world) { w.give("p0", "10.213.0.2/24", netlink.AddrDel) },
-		[]string{"reservation-without-attachment 10.213.0.2 reported | records: net/p0:eth0 is attached | kernel: no interface has the address"}},
+		[]string{"reservation-without-attachment 10.213.0.2 restore | records: net/p0:eth0 is attached | kernel: no interface has the address"}},
 	{"a store that was wiped", func(w *world) { w.remove("ipam") }, []string{
 		"attachment-without-reservation 10.213.0.2 reserve | records: net/p0:eth0 is attached with it | ipam: no reservation in",
 		"attachment-without-reservation 10.213.0.3 reserve",
@@ -103,8 +103,8 @@ var plants = []struct {
 	{"a store and records that were wiped", func(w *world) { w.remove("ipam", "state") }, []string{
 		"attachment-without-reservation 10.213.0.2 reserve | libcni: p0 has 10.213.0.2",
 		"attachment-without-reservation 10.213.0.3 reserve | libcni: p1 has 10.213.0.3",
-		"orphan-veth net/p0:eth0 reported | records: no record of it | libcni: an entry in",
-		"orphan-veth net/p1:eth0 reported",
+		"orphan-veth net/p0:eth0 write-record | records: no record of it | libcni: an entry in",
+		"orphan-veth net/p1:eth0 write-record",
 	}},
 	{"two pods with one address", func(w *world) { w.give("p1", "10.213.0.2/24", netlink.AddrAdd) },
 		[]string{"duplicate-address 10.213.0.2 reported | kernel: the address is on eth0 behind veth"}},
@@ -123,7 +123,7 @@ var plants = []struct {
 	{"two files of one address", func(w *world) {
 		w.put("ipam/net/fd00::9", "p0\r\neth0")
 		w.put("ipam/net/fd00:0::9", "p0\r\neth0")
-	}, []string{"duplicate-address fd00::9 reported | ipam: two files", "reservation-without-attachment fd00::9 reported"}},
+	}, []string{"duplicate-address fd00::9 reported | ipam: two files", "reservation-without-attachment fd00::9 remove-reservation"}},
 	{"files that name nobody", func(w *world) {
 		w.put("ipam/net/10.213.0.9", "")
 		w.put("ipam/net/10.213.0.10", strings.Repeat("\x00", 12))
@@ -150,7 +150,7 @@ var plants = []struct {
 		w.port("two", "tb0", "y")
 	}, []string{"unknown-owner one reported | kernel: one is a port of tb0 | libcni: no entry", "unknown-owner two reported"}},
 	{"a namespace that is gone", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
-		"stale-libcni-entry net/p0:eth0 reported | libcni: p0 on eth0 | namespaces: no network namespace is at | runtime: not asked",
+		"stale-libcni-entry net/p0:eth0 end-libcni-entry | libcni: p0 on eth0 | namespaces: no network namespace is at | runtime: not asked",
 		"stale-record net/p0:eth0 del | records: attached in | namespaces: no network namespace is at",
 	}},
 	{"a host end that is gone", func(w *world) {
@@ -174,8 +174,34 @@ var plants = []struct {
 		w.put("state/attachments/net/c2:eth0", strings.Repeat("x", 4096))
 		w.must(os.Mkdir(w.Dir+"/state/attachments/net/c3:eth0", 0o700))
 	}, []string{
-		"broken-record net/c1:eth0 quarantine-record | records: 0 bytes cannot be read", "broken-record net/c2:eth0 quarantine-record | records: 4096 bytes",
-		"broken-record net/c3:eth0 quarantine-record",
+		"broken-record net/c1:eth0 del | records: 0 bytes cannot be read", "broken-record net/c2:eth0 del | records: 4096 bytes",
+		"broken-record net/c3:eth0 del",
+	}},
+	{"records of pods that live", func(w *world) {
+		w.put("state/attachments/net/p0:eth0", "")
+		w.put("state/attachments/net/p1:eth0", "{}")
+	}, []string{"broken-record net/p0:eth0 quarantine-record", "broken-record net/p1:eth0 quarantine-record"}},
+	{"a record and an entry that a crash emptied", func(w *world) {
+		w.vanish("p0")
+		w.put("state/attachments/net/p0:eth0", "")
+		w.put("cache/results/net-p0-eth0", "")
+	}, []string{
+		"broken-libcni-entry @DIR@/cache/results/net-p0-eth0 remove-libcni-entry", "broken-record net/p0:eth0 del",
+		"reservation-without-attachment 10.213.0.2 reported | libcni: it has an entry of p0",
+	}},
+	{"reservations beside those of a record", func(w *world) {
+		w.put("ipam/net/10.213.0.9", "p0\r\neth0")
+		w.put("ipam/net/10.213.0.10", "p1\r\neth0")
+	}, []string{"reservation-without-attachment 10.213.0.10 remove-reservation", "reservation-without-attachment 10.213.0.9 remove-reservation"}},
+	{"differences that CHECK finds", func(w *world) {
+		w.checks = true
+		w.give("p0", "10.213.0.2/24", netlink.AddrDel)
+		b, err := netlink.LinkByName("tb0")
+		w.must(err)
+		w.must(netlink.LinkSetDown(b))
+	}, []string{
+		"drift net/p0:eth0 restore | check: ", "drift net/p0:eth0 restore",
+		"drift net/p1:eth0 restore", "reservation-without-attachment 10.213.0.2 restore",
 	}},
 	{"paths that lead elsewhere", func(w *world) {
 		w.lead("p0", "p1")
@@ -186,13 +212,23 @@ var plants = []struct {
 		w.put("cache/results/net-p0-eth0", "")
 	}, []string{
 		"broken-libcni-entry @DIR@/cache/results/net-c1-eth0 remove-libcni-entry | libcni: unexpected end of JSON input",
-		"broken-libcni-entry @DIR@/cache/results/net-p0-eth0 reported",
-		"broken-libcni-entry @DIR@/cache/results/what remove-libcni-entry | libcni: is no regular file",
+		"broken-libcni-entry @DIR@/cache/results/net-p0-eth0 remove-libcni-entry",
+		"broken-libcni-entry @DIR@/cache/results/what reported | libcni: is no regular file",
 	}},
-	{"entries whose namespace is gone", func(w *world) {
+	{"entries of another's network", func(w *world) {
 		w.put("cache/results/x-c1-eth0", `{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"x","netns":"/none"}`)
 		w.put("cache/results/cni-loopback-c1-lo", `{"kind":"cniCacheV1","containerId":"c1","ifName":"lo","networkName":"cni-loopback","netns":"/none"}`)
-	}, []string{"stale-libcni-entry x/c1:eth0 remove-libcni-entry | runtime: not asked"}},
+	}, []string{"stale-libcni-entry x/c1:eth0 reported | runtime: not asked"}},
+	{"entries whose pods are gone", func(w *world) {
+		for _, pod := range []string{"p0", "p1"} {
+			w.vanish(pod)
+			w.remove("state/attachments/net/" + pod + ":eth0")
+		}
+	}, []string{
+		"reservation-without-attachment 10.213.0.2 reported | libcni: it has an entry of p0", "reservation-without-attachment 10.213.0.3 reported",
+		"stale-libcni-entry net/p0:eth0 end-libcni-entry", "stale-libcni-entry net/p1:eth0 end-libcni-entry",
+		"stale-masquerade tracewire_a08a0fcbdeafd3c1_f09cd64020fc9b65 reported | rules: table",
+	}},
 	{"the loopback's entries, which runtimes leave behind", func(w *world) {
 		w.put("cache/results/cni-loopback-c1-lo", `{"kind":"cniCacheV1","containerId":"c1","ifName":"lo","networkName":"cni-loopback","netns":"/none"}`)
 		w.put("cache/results/cni-loopback-c2-lo", `{"kind":"cniCacheV1","containerId":"c2","ifName":"lo","networkName":"cni-loopback","netns":"/none"}`)
@@ -204,7 +240,7 @@ var plants = []struct {
 			w.must(r.Ensure(w.t.Context(), nil))
 		}
 	}, []string{
-		"stale-masquerade tracewire_cba06b5736faf67e_7566b9696f6f4587 reported | rules: table tracewire_cba06b5736faf67e_7566b9696f6f4587 of network old",
+		"stale-masquerade tracewire_cba06b5736faf67e_7566b9696f6f4587 remove-table | rules: table tracewire_cba06b5736faf67e_7566b9696f6f4587 of network old",
 		"stale-masquerade tracewire_cc8458d7cacc359f_7566b9696f6f4587 reported",
 	}},
 	{"chains of containers that are no more", func(w *world) {
@@ -215,13 +251,30 @@ var plants = []struct {
 	}, []string{"stale-masquerade net/c1: del | rules: chain CNI-", "stale-masquerade net/c2: del"}},
 }
 
+// leaves is what stays of plants, by name, once what was found is mended.
+var leaves = map[string]leaving{
+	"a reservation of nobody in another's store":                  {stays: []Kind{EmptyReservation, LeakedAddress}},
+	"a reservation of a sandbox":                                  {stays: []Kind{ReservationWithoutAttachment}}, // until the runtime ends it
+	"a reservation and a damaged entry, which claims by its name": {more: 1},
+	"two pods with one address":                                   {stays: []Kind{DuplicateAddress}},
+	"an address that is reserved for another":                     {stays: []Kind{DuplicateAddress, LeakedAddress}}, // one and the same file
+	"two records of one address":                                  {stays: []Kind{DuplicateAddress}},
+	"two files of one address":                                    {more: 1},
+	"files that are none of host-local's":                         {stays: []Kind{UnknownOwner}},
+	"ports of nobody":                                             {stays: []Kind{UnknownOwner}},
+	"records of an earlier boot":                                  {more: 1},                          // whose configuration has no addresses
+	"entries that cannot be read":                                 {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network
+	"entries of another's network":                                {stays: []Kind{StaleLibcniEntry}},
+	"tables of networks that are no more":                         {stays: []Kind{StaleMasquerade}}, // whose name is too long to be told
+}
+
 func TestPlants(t *testing.T) {
 	for _, tt := range plants {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, ours, 2)
 			tt.plant(w)
 			w.found(tt.want)
-			w.mended()
+			w.mended(tt.want, leaves[tt.name])
 		})
 	}
 }
@@ -259,7 +312,7 @@ var others = []struct {
 	{"files that name nobody", func(w *world) { w.put("networks/ref/10.214.0.9", "") }, []string{"empty-reservation 10.214.0.9 reported"}},
 	{"a pod that went without a DEL", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
 		"reservation-without-attachment 10.214.0.2 reported | libcni: it has an entry of p0 | kernel: no interface has the address",
-		"stale-libcni-entry ref/p0:eth0 remove-libcni-entry",
+		"stale-libcni-entry ref/p0:eth0 reported | runtime: not asked",
 		"stale-masquerade ref/p0:eth0 reported | rules: rule ",
 	}},
 	{"a pod of which rules and a reservation are left", func(w *world) {
@@ -272,12 +325,12 @@ var others = []struct {
 	{"a pod of which rules are left", func(w *world) {
 		w.must(w.RemovePod("p0"))
 		w.remove("cache/results/ref-p0-eth0", "networks/ref/10.214.0.2")
-	}, []string{"stale-masquerade ref/p0:eth0 remove-rule | records: no record of it | libcni: no entry | runtime: not asked"}},
+	}, []string{"stale-masquerade ref/p0:eth0 reported | records: no record of it | libcni: no entry | runtime: not asked"}},
 	{"an entry that is lost, and its pod lives", func(w *world) { w.remove("cache/results/ref-p0-eth0") }, nil},
 	{"a reservation that is lost", func(w *world) { w.remove("networks/ref/10.214.0.2") },
 		[]string{"attachment-without-reservation 10.214.0.2 reported | libcni: p0 has 10.214.0.2"}},
 	{"a pod of which nobody tells", func(w *world) { w.remove("networks/ref/10.214.0.2", "cache/results/ref-p0-eth0") },
-		[]string{"stale-masquerade ref/p0:eth0 remove-rule", "unknown-owner veth reported"}},
+		[]string{"stale-masquerade ref/p0:eth0 reported", "unknown-owner veth reported"}},
 	{"two pods with one address", func(w *world) { w.give("p1", "10.214.0.2/24", netlink.AddrAdd) },
 		[]string{"duplicate-address 10.214.0.2 reported"}},
 	{"an entry that cannot be read", func(w *world) { w.put("cache/results/ref-p0-eth0", "") },
@@ -292,7 +345,7 @@ func TestOthers(t *testing.T) {
 				w.conflists = conflists
 				tt.plant(w)
 				w.found(tt.want)
-				w.mended()
+				w.mended(tt.want, leaving{stays: everything})
 			})
 		}
 	}

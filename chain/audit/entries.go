@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
@@ -68,15 +67,23 @@ func (l *look) byName(name string) {
 // begins is how the names of all files of a container on a network begin.
 func begins(a delegates.Attachment) string { return a.Network + "-" + a.ContainerID + "-" }
 
-// brokenEntry suspects a file that libcni cannot read.
+// foreign tells that no configuration of ours is of a network, and that the runtime
+// was not asked: what is left of it there may be of use.
+func (l *look) foreign(network string) bool {
+	return l.node.Sandboxes == nil && l.nets.confOf(network) == ""
+}
+
+const foreignEntry = "its network is none of ours, and the runtime was not asked"
+
+// brokenEntry suspects a file that libcni cannot read. While it is there the
+// runtime's DEL fails; without it that goes by the list and the record.
 func (l *look) brokenEntry(ctx context.Context, f cache.File) {
 	out := Finding{Kind: BrokenLibcniEntry, Path: f.Path, Since: f.Changed, Network: l.networkOf(f.Name)}
 	out.says(Libcni, f.Broken.Error())
-	r := Repair{Action: RemoveEntry, Path: f.Path, Stamp: f.Stamp}
-	if who := l.speaksFor(f.Name); who != "" {
-		out = out.reported(who + " speaks for it: it goes with its DEL")
+	if l.foreign(out.Network) {
+		out = out.reported(foreignEntry)
 	} else {
-		out = out.mendedBy(r)
+		out = out.mendedBy(Repair{Action: RemoveEntry, Path: f.Path, Stamp: f.Stamp})
 	}
 	l.suspect(ctx, suspect{Finding: out, stamps: []string{f.Stamp}, still: func(*Finding) bool { return cache.Stamp(f.Path) == f.Stamp }})
 }
@@ -90,47 +97,6 @@ func (l *look) networkOf(name string) (network string) {
 		}
 	}
 	return network
-}
-
-// speaksFor tells who knows of an attachment whose name is put together as a
-// file's is: a record, an interface, or a sandbox of the runtime's.
-func (l *look) speaksFor(name string) string {
-	if l.speakers == nil {
-		l.speakers = l.speaking()
-	}
-	if who := l.speakers[name]; who != "" {
-		return who
-	}
-	if l.kernel.Blind {
-		return "an interface that cannot be looked for"
-	}
-	rest := strings.TrimPrefix(name, l.networkOf(name)+"-")
-	for i, c := range rest {
-		if _, there := l.sandboxes[rest[:i]]; c == '-' && there {
-			return "a sandbox"
-		}
-	}
-	return ""
-}
-
-// speaking is the names of those who have a record, or an interface with their
-// mark or with an address that is reserved for them.
-func (l *look) speaking() map[string]string {
-	out := map[string]string{}
-	for _, s := range l.nets.stores {
-		for a, h := range l.heldIn(s) {
-			if len(l.kernel.Addresses[a]) > 0 {
-				out[entryName(attachment(s, h))] = "an interface"
-			}
-		}
-	}
-	for a := range l.marked {
-		out[entryName(a)] = "an interface"
-	}
-	for a := range l.records {
-		out[entryName(a)] = "a record"
-	}
-	return out
 }
 
 // entryName is what libcni calls an attachment's file.
@@ -151,20 +117,33 @@ func (l *look) staleEntry(ctx context.Context, f cache.File) bool {
 	out.says(Libcni, fmt.Sprintf("%s on %s in %s", f.ContainerID, f.IfName, f.NetNS[0]))
 	out.says(Namespaces, "no network namespace is at "+f.NetNS[0])
 	out.says(Runtime, says)
-	switch {
+	switch r := l.records[f.Attachment]; {
 	case f.Network == "":
 		out = out.reported("it does not tell whose it is")
-	case l.records[f.Attachment] != nil:
+	case r != nil && !r.told:
 		out = out.reported("its record speaks for it: it goes with its DEL")
 	case l.marked[f.Attachment] != nil:
 		out = out.reported("an interface speaks for it: it goes with its DEL")
+	case l.foreign(f.Network):
+		out = out.reported(foreignEntry)
 	default:
-		out = out.mendedBy(Repair{Action: RemoveEntry, Attachment: f.Attachment, Path: f.Path, Stamp: f.Stamp})
+		out = out.mendedBy(l.entryEnds(f))
 	}
 	l.suspect(ctx, suspect{Finding: out, id: f.ContainerID, stamps: []string{f.Stamp}, still: func(*Finding) bool {
 		return cache.Stamp(f.Path) == f.Stamp && gone(f)
 	}})
 	return true
+}
+
+// entryEnds is how a stale entry goes: with all that its attachment left where a
+// configuration of ours is of the network, and no interface has one of its addresses.
+func (l *look) entryEnds(f cache.File) Repair {
+	r := Repair{Action: RemoveEntry, Attachment: f.Attachment, Path: f.Path, Stamp: f.Stamp}
+	has := func(a netip.Addr) bool { return len(l.kernel.Addresses[a]) > 0 }
+	if conf := l.nets.confOf(f.Network); conf != "" && !l.kernel.Blind && !l.kernel.Partial && !slices.ContainsFunc(f.Addresses, has) {
+		r.Action, r.Conf = EndEntry, conf
+	}
+	return r
 }
 
 // gone tells that an entry's namespaces are.

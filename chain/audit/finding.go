@@ -199,15 +199,19 @@ func (u Unread) Unwrap() error { return u.Err }
 // Action is what a repair does.
 type Action string
 
-// The actions. Del is for who has the plugin: it is run as a runtime runs it.
-// The others are Node.Mend's.
+// The actions. Del, EndEntry and Restore are for who has the plugin: it is run as a runtime
+// runs it. The others are Node.Mend's.
 const (
-	Del               Action = "del"                // DEL of Attachment with Conf, Args and NetNS
-	RemoveReservation Action = "remove-reservation" // of nobody: Address in the store Path
+	Del               Action = "del"                // DEL of Attachment with Conf, Args and NetNS, if Path still has Stamp
+	EndEntry          Action = "end-libcni-entry"   // Del, then RemoveEntry
+	Restore           Action = "restore"            // CHECK of Attachment that puts right what it finds
+	RemoveReservation Action = "remove-reservation" // of Address, the file Path: of nobody, or of Attachment, which has another
 	Reserve           Action = "reserve"            // Address for Attachment in the store Path
-	QuarantineRecord  Action = "quarantine-record"  // Path
+	QuarantineRecord  Action = "quarantine-record"  // Path, then WriteRecord where libcni keeps enough for it
+	WriteRecord       Action = "write-record"       // of Attachment, from libcni's entry Path
 	RemoveEntry       Action = "remove-libcni-entry"
-	RemoveRule        Action = "remove-rule" // the reference plugins' of nf_tables whose comment Path is
+	RemoveRule        Action = "remove-rule"  // the reference plugins' of nf_tables whose comment Path is
+	RemoveTable       Action = "remove-table" // ours, whose name Path is, of Attachment's network
 )
 
 // Repair is what mends a finding. Two that are equal are one.
@@ -227,16 +231,24 @@ func (r Repair) words() string {
 	switch r.Action {
 	case Del:
 		return "run the plugin's DEL for " + r.Attachment.String()
+	case EndEntry:
+		return "run the plugin's DEL for " + r.Attachment.String() + ", and remove libcni's entry"
+	case Restore:
+		return "put right what CHECK finds of " + r.Attachment.String()
 	case RemoveReservation:
 		return "remove the reservation file of " + r.Address.String() + " under the store's lock"
 	case Reserve:
 		return "reserve " + r.Address.String() + " for " + r.Attachment.ContainerID + " again"
 	case QuarantineRecord:
-		return "move the record to quarantine"
+		return "move the record to quarantine, and write it again from libcni's entry where the pod lives"
+	case WriteRecord:
+		return "write the record again from libcni's entry"
 	case RemoveEntry:
 		return "remove libcni's entry"
 	case RemoveRule:
 		return "delete the rule " + strconv.Quote(r.Path)
+	case RemoveTable:
+		return "delete the table " + r.Path
 	}
 	return ""
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/conflist"
-	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
@@ -52,7 +52,7 @@ func (l *look) orphan(ctx context.Context, e *end) {
 	}
 	l.suspect(ctx, suspect{
 		Finding: l.orphaned(e), id: e.owner.ContainerID, stamps: []string{fmt.Sprint(e.Index)},
-		still: func(*Finding) bool { return e.owner.Network == "" || !l.recorded(e.owner) },
+		still: func(*Finding) bool { return e.owner.Network == "" || !l.node.recorded(e.owner) },
 		holds: func(now *veth.Survey) bool { return has(now, e) },
 	})
 }
@@ -84,17 +84,24 @@ func (l *look) orphaned(e *end) Finding {
 	f.says(Kernel, fmt.Sprintf("%s has the alias %q", e.Name, e.Alias))
 	f.says(Records, "no record of it")
 	l.alsoSay(&f, e.owner)
-	if l.spoken(e.owner) {
+	path := l.node.entryPath(e.owner)
+	there, _ := l.sandbox(e.owner.ContainerID)
+	switch kept, ok := lostIn(path, e.owner); {
+	case ok && slices.Contains(kept.Host, e.Name):
+		return f.mendedBy(Repair{Action: WriteRecord, Attachment: e.owner, Path: path, Stamp: kept.Stamp})
+	case there || path != "":
 		return f.reported("its record is lost, and it may live: libcni or the runtime knows it")
+	case l.node.Sandboxes == nil && l.inhabited(e):
+		return f.reported("processes are in its pod's namespace, and the runtime was not asked")
 	}
 	bare := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, e.owner.Network, conflist.PluginType)
 	return f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: cmp.Or(l.nets.named(e.owner.Network).conf, bare)})
 }
 
-// spoken tells that libcni or the runtime knows of an attachment.
-func (l *look) spoken(a delegates.Attachment) bool {
-	there, _ := l.sandbox(a.ContainerID)
-	return there || l.node.entryPath(a) != ""
+// inhabited tells that processes are in the namespace of a pair's other end.
+func (l *look) inhabited(e *end) bool {
+	at := l.kernel.Peer(e.Link)
+	return at > 0 && l.kernel.Spaces[at].Inhabited
 }
 
 // has tells that a host end is still there, as it was, and does not go just now.
@@ -256,14 +263,38 @@ func (r *record) same() bool {
 	return err == nil && now.State == r.state && now.Began.Equal(r.began)
 }
 
-// judgeChecked hands on what CHECK found.
+// judgeChecked hands on what CHECK found of the attachments that live. What a
+// store lacks is found there.
 func (l *look) judgeChecked(ctx context.Context) {
 	for _, c := range l.node.Checked {
+		r := l.records[c.Attachment]
+		if r == nil || r.told || r.state != cache.Attached {
+			continue
+		}
+		l.counts.Checked++
+		l.unread(Check, c.String(), c.Err)
 		for _, d := range c.Findings {
+			if d.Code == "ipam.reservation" && l.nets.stores[r.config.store] != nil {
+				continue
+			}
 			f := Finding{Kind: Drift, Network: c.Network, Attachment: &c.Attachment}
 			f.says(Check, fmt.Sprintf("%s: expected %s, found %s", d.Code, d.Expected, d.Found))
-			f = f.reported("the pod may have changed it itself: a new ADD mends it")
-			l.suspect(ctx, suspect{Finding: f, id: c.ContainerID, stamps: []string{d.Code, d.Expected, d.Found}, still: func(*Finding) bool { return true }})
+			l.suspect(ctx, suspect{Finding: l.drifted(f, r, d.Code), id: c.ContainerID, stamps: []string{d.Code, d.Expected, d.Found}, still: func(*Finding) bool { return r.same() }})
 		}
 	}
 }
+
+// drifted says how a difference is put right.
+func (l *look) drifted(f Finding, r *record, code string) Finding {
+	reason, _ := codes.ReasonOf(code) // of a newer plugin's nothing is known
+	switch {
+	case reason.Restores:
+		return f.mendedBy(restored(r))
+	case reason.Mends:
+		return f.reported("DEL and a new ADD mend it: " + reason.Hint)
+	}
+	return f.reported(cmp.Or(reason.Hint, "what it is, this version does not know"))
+}
+
+// restored is the repair of what an attachment lacks that lives.
+func restored(r *record) Repair { return Repair{Action: Restore, Attachment: r.Attachment} }

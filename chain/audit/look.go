@@ -24,6 +24,7 @@ type look struct {
 	records  map[delegates.Attachment]*record
 	byID     map[string][]*record
 	isolated []cache.Isolated
+	broken   []cache.Stored // records that cannot be read
 
 	kernel *veth.Survey
 	named  map[string]*end // host ends by name
@@ -39,7 +40,6 @@ type look struct {
 	sandboxes    map[string]Sandbox
 
 	suspects []suspect
-	speakers map[string]string // who speaks for a file of libcni's, by its name
 	doubles  map[double]bool
 }
 
@@ -156,7 +156,7 @@ func (l *look) readKernel(context.Context) {
 		e := &end{Link: i, bridge: names[i.Master]}
 		e.owner, e.hashed = veth.OwnerOf(i.Alias)
 		l.named[i.Name] = e
-		if e.owner.Network != "" {
+		if e.owner.Network != "" && !l.kernel.Dying(i) {
 			l.marked[e.owner], l.byMark[e.owner.ContainerID] = e, e
 		}
 	}

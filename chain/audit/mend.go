@@ -5,32 +5,46 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/lock"
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
 
-// ErrDel marks a repair that the plugin makes: it is run as a runtime runs it.
-var ErrDel = errors.New("the plugin's DEL is to be run")
+// ErrPlugin marks a repair that the plugin makes: it is run as a runtime runs it.
+var ErrPlugin = errors.New("the plugin is to be run")
 
 // mends is how the other repairs are made.
 var mends = map[Action]func(Node, context.Context, Repair) error{
-	Del:               func(Node, context.Context, Repair) error { return ErrDel },
+	Del:               Node.byPlugin,
+	EndEntry:          Node.byPlugin,
+	Restore:           Node.byPlugin,
 	RemoveReservation: Node.removeReservation,
 	Reserve:           Node.reserve,
 	QuarantineRecord:  Node.quarantine,
 	RemoveEntry:       Node.removeEntry,
+	WriteRecord:       Node.writeRecord,
 	RemoveRule:        Node.removeRule,
+	RemoveTable:       Node.removeTable,
+}
+
+// byPlugin leaves a repair to the plugin, if what it is about is as it was.
+func (n Node) byPlugin(_ context.Context, r Repair) error {
+	if r.Stamp != "" && cache.Stamp(r.Path) != r.Stamp {
+		return nil
+	}
+	return ErrPlugin
 }
 
 // Mend makes one repair that a Planner found due, under the plugin's own locks.
 // What it is about is looked at again under them: what went meanwhile, or changed,
-// is left alone, without an error. No other lock of a state directory may be held
+// is left alone, without an error. What the plugin has to do is ErrPlugin. No other lock of a state directory may be held
 // by this process.
 func (n Node) Mend(ctx context.Context, r Repair) error {
 	mend, known := mends[r.Action]
@@ -46,8 +60,28 @@ func used(a netip.Addr) (bool, error) {
 	return len(k.Addresses[a]) > 0, errors.Join(errs...)
 }
 
+// removeReservation removes a file that names nobody, or that names an attachment
+// whose record has other addresses.
 func (n Node) removeReservation(ctx context.Context, r Repair) error {
-	return ipam.Discard(ctx, ipam.Held{Path: r.Path, Stamp: r.Stamp}, func() (bool, error) { return used(r.Address) })
+	h := ipam.Held{Path: r.Path, Stamp: r.Stamp, State: ipam.Debris}
+	if r.Attachment.ContainerID != "" {
+		h.State = ipam.Reserved
+	}
+	return ipam.Discard(ctx, h, func() (bool, error) {
+		if h.State == ipam.Reserved && !n.beside(r) {
+			return true, nil
+		}
+		return used(r.Address)
+	})
+}
+
+// beside tells that a record says of an attachment that it has other addresses
+// than this one.
+func (n Node) beside(r Repair) bool {
+	return slices.ContainsFunc(n.dirs(), func(d cache.Dir) bool {
+		now, err := d.Read(r.Attachment)
+		return err == nil && now.State == cache.Attached && !slices.Contains(delegates.Addresses(now.Result.Get()), r.Address)
+	})
 }
 
 // reserve reserves an address again, if the attachment is still there and has it.
@@ -79,24 +113,36 @@ func (n Node) quarantine(ctx context.Context, r Repair) error {
 	if i < 0 {
 		return fmt.Errorf("%s: no state directory has it", r.Path)
 	}
-	locks, err := lock.OpenRanges(filepath.Join(filepath.Dir(all[i].Path), "lock"))
+	err := locked(ctx, all[i], r.Attachment.String(), func() error {
+		if cache.Stamp(r.Path) != r.Stamp {
+			return nil
+		}
+		_, err := all[i].Quarantine(r.Path, "an audit could not read it")
+		return err
+	})
+	if entry := n.entryPath(r.Attachment); err == nil && entry != "" {
+		err = n.writeRecord(ctx, Repair{Attachment: r.Attachment, Path: entry, Stamp: cache.Stamp(entry)})
+	}
+	return err
+}
+
+// locked does something under a lock of a state directory.
+func locked(ctx context.Context, d cache.Dir, key string, do func() error) error {
+	locks, err := lock.OpenRanges(filepath.Join(filepath.Dir(d.Path), "lock"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locks.Close() }()
-	unlock, err := locks.Lock(ctx, r.Attachment.String())
+	unlock, err := locks.Lock(ctx, key)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if cache.Stamp(r.Path) != r.Stamp {
-		return nil
-	}
-	_, err = all[i].Quarantine(r.Path, "an audit could not read it")
-	return err
+	return do()
 }
 
-// removeEntry removes a file of libcni's, unless somebody speaks for it by now.
+// removeEntry removes a file of libcni's, unless it can be read by now, or its
+// attachment lives.
 func (n Node) removeEntry(_ context.Context, r Repair) error {
 	f, err := cache.ReadFile(r.Path)
 	if err != nil || f.Broken == nil && !gone(f) {
@@ -108,6 +154,25 @@ func (n Node) removeEntry(_ context.Context, r Repair) error {
 		return nil
 	}
 	return cache.RemoveFile(r.Path, r.Stamp)
+}
+
+// removeTable removes a network's table, unless an attachment of it has a record
+// by now. No ADD makes a rule of the network meanwhile.
+func (n Node) removeTable(ctx context.Context, r Repair) error {
+	network := r.Attachment.Network
+	remove := func() error {
+		if slices.ContainsFunc(n.dirs(), func(d cache.Dir) bool { return !d.Empty(network) }) {
+			return nil
+		}
+		return masquerade.RemoveTables(ctx, true, r.Path)
+	}
+	for _, d := range n.dirs() {
+		alone := remove
+		if _, err := os.Stat(filepath.Dir(d.Path)); err == nil {
+			remove = func() error { return locked(ctx, d, network, alone) }
+		}
+	}
+	return remove()
 }
 
 func (n Node) removeRule(ctx context.Context, r Repair) error {

@@ -1,53 +1,99 @@
 package audit
 
 import (
+	"encoding/json"
 	"errors"
+	"net"
+	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/test/attach"
-	"github.com/tracewire/tracewire/test/netns"
 )
 
-// rounds is how often a node is mended, at most: a reservation waits for the
-// entry that speaks for it.
-const rounds = 3
+// leaving is what is found once all that was found is mended: of what is only
+// reported those kinds, and how many more times has to be looked and mended, as a
+// reservation waits for the damaged entry that speaks for it.
+type leaving struct {
+	stays []Kind
+	more  int
+}
 
-// mended mends the node until there is nothing to do: what can be mended is found
-// no more. What is only reported stays, until what it waits for is gone.
-func (w *world) mended() {
+// everything is all kinds.
+var everything = func() (all []Kind) {
+	for _, k := range Kinds {
+		all = append(all, k.Kind)
+	}
+	return all
+}()
+
+// mended mends all that is found, as often as is said; then what is left is found.
+func (w *world) mended(lines []string, left leaving) {
 	w.t.Helper()
-	var found []Finding
-	for range rounds {
-		found = slices.DeleteFunc(w.look(), func(f Finding) bool { return f.Repair == nil })
-		for _, f := range found {
+	for range 1 + left.more {
+		for _, f := range w.look() {
+			if f.Repair == nil {
+				continue
+			}
 			if err := w.mend(*f.Repair); err != nil {
 				w.t.Errorf("%v: %s", err, w.full(f))
 			}
 		}
-		if len(found) == 0 {
-			return
+	}
+	var want []string
+	for _, line := range lines {
+		line, _, _ = strings.Cut(line, " | ")
+		kind, _, _ := strings.Cut(line, " ")
+		if slices.Contains(left.stays, Kind(kind)) && strings.HasSuffix(line, " reported") {
+			want = append(want, line)
 		}
 	}
-	for _, f := range found {
-		w.t.Errorf("is still found after %d rounds: %s", rounds, w.full(f))
-	}
+	w.expect(w.look(), want...)
 }
 
 // mend makes a repair, a DEL as a runtime makes it.
 func (w *world) mend(r Repair) error {
 	err := w.node().Mend(w.t.Context(), r)
-	if !errors.Is(err, ErrDel) {
+	if !errors.Is(err, ErrPlugin) {
 		return err
+	}
+	if r.Action == Restore {
+		return w.restore(r.Attachment)
 	}
 	a := attach.Attachment{ContainerID: r.Attachment.ContainerID, IfName: r.Attachment.IfName, NetNS: r.NetNS}
 	conf := strings.Replace(r.Conf, `"name":"net","type":"tracewire"}`, `"name":"net","type":"tracewire","tracewire":{"stateDir":"`+w.Dir+`/state"}}`, 1)
 	_, err = w.Run(w.t.Context(), "tracewire", []byte(conf), w.Environment("DEL", a))
+	if r.Action == EndEntry {
+		r.Action = RemoveEntry
+		err = errors.Join(err, w.node().Mend(w.t.Context(), r))
+	}
+	return err
+}
+
+// restore has the plugin's CHECK put an attachment right.
+func (w *world) restore(a delegates.Attachment) error { return w.check(a, "TRACEWIRE_RESTORE=1") }
+
+// check runs the plugin's CHECK of an attachment that has a record.
+func (w *world) check(a delegates.Attachment, environment ...string) error {
+	w.t.Helper()
+	r, err := cache.Dir{Path: w.Dir + "/state/attachments"}.Read(a)
+	w.must(err)
+	var conf map[string]any
+	w.must(json.Unmarshal(r.Conf, &conf))
+	conf["prevResult"] = r.Result.Get()
+	stdin, err := json.Marshal(conf)
+	w.must(err)
+	env := w.Environment("CHECK", attach.Attachment{ContainerID: a.ContainerID, IfName: a.IfName, NetNS: r.NetNS})
+	_, err = w.Run(w.t.Context(), "tracewire", stdin, append(env, environment...))
 	return err
 }
 
@@ -71,6 +117,31 @@ func TestMendLeaves(t *testing.T) {
 			w.remove("state/attachments/net/c1:eth0")
 			w.begin(intent("c1", "before"))
 		}, []string{"earlier-boot net/c1:eth0 del"}},
+		{"an entry that is anew by now", func(w *world) {
+			w.put("cache/results/net-c1-eth0", `{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"net","netns":"/none"}`)
+		}, func(w *world) {
+			w.remove("cache/results/net-c1-eth0")
+			w.put("cache/results/net-c1-eth0", `{"kind":"cniCacheV1","containerId":"c1","ifName":"eth0","networkName":"net","netns":"/none"}`)
+		}, []string{"stale-libcni-entry net/c1:eth0 end-libcni-entry"}},
+		{"a reservation beside, of a record that has it by now", func(w *world) { w.put("ipam/net/10.213.0.9", "p0\r\neth0") }, func(w *world) {
+			w.remove("state/attachments/net/p0:eth0")
+			in := intent("p0", cache.BootID())
+			in.NetNS = w.PodPath("p0")
+			r := &types100.Result{IPs: []*types100.IPConfig{{Address: net.IPNet{IP: net.IPv4(10, 213, 0, 9), Mask: net.CIDRMask(24, 32)}}}}
+			w.begin(in, func(j *cache.Journal) error { return errors.Join(j.Reserved(r), j.Result(r)) })
+		}, []string{"reservation-without-attachment 10.213.0.9 restore"}},
+		{"a lost record that is back", func(w *world) { w.must(os.Rename(w.Dir+"/state/attachments/net/p0:eth0", w.Dir+"/kept")) },
+			func(w *world) { w.must(os.Rename(w.Dir+"/kept", w.Dir+"/state/attachments/net/p0:eth0")) }, nil},
+		{"a lost record whose pod is gone", func(w *world) { w.remove("state/attachments/net/p0:eth0") }, func(w *world) { w.must(w.RemovePod("p0")) },
+			[]string{"reservation-without-attachment 10.213.0.2 reported", "stale-libcni-entry net/p0:eth0 end-libcni-entry"}},
+		{"a table of a network that has an attachment by now", func(w *world) {
+			r := masquerade.Rules{Network: "old", Bridge: "br", Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+			w.must(r.Ensure(w.t.Context(), nil))
+		}, func(w *world) {
+			in := intent("c1", "before")
+			in.Network = "old"
+			w.begin(in)
+		}, []string{"earlier-boot old/c1:eth0 del"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, ours, 2)
@@ -126,19 +197,5 @@ func TestPlanner(t *testing.T) {
 				earlier = p.Next()
 			}
 		})
-	}
-}
-
-// TestChecked hands on what CHECK found.
-func TestChecked(t *testing.T) {
-	netns.Enter(t) // of others at work nothing is known here
-	var found []Finding
-	a := delegates.Attachment{Network: "net", ContainerID: "c1", IfName: "eth0"}
-	n := Node{Checked: []Checked{{a, delegates.Findings{{Code: "veth.mtu", Expected: "1500", Found: "1400"}, {Code: "route.missing", Expected: "default", Found: "none"}}}}}
-	if _, err := n.Audit(t.Context(), Told{Finding: func(f Finding) { found = append(found, f) }}); err != nil {
-		t.Fatal(err)
-	}
-	if len(found) != 2 || found[0].Kind != Drift || found[0].Severity != Error || found[0].ID == found[1].ID || found[0].Evidence[0].Says != "veth.mtu: expected 1500, found 1400" {
-		t.Errorf("%+v", found)
 	}
 }

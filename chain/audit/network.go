@@ -90,6 +90,14 @@ func (n *networks) named(name string) *network {
 	return n.all[name]
 }
 
+// confOf is a configuration of ours of a network, "" where there is none.
+func (n *networks) confOf(name string) string {
+	if net := n.all[name]; net != nil {
+		return net.conf
+	}
+	return ""
+}
+
 // learn takes in what a configuration tells. Of several of ours the first counts
 // for a DEL: the conflists' are learnt before the records'.
 func (n *networks) learn(c config) {

@@ -25,7 +25,7 @@ func (l *look) readRecords(ctx context.Context) {
 				l.unread(Records, r.Path, r.Err)
 			case r.State == cache.Unreadable:
 				l.counts.Records++
-				l.brokenRecord(ctx, r)
+				l.broken = append(l.broken, r)
 			default:
 				l.counts.Records++
 				l.index(dir, r)
@@ -155,7 +155,7 @@ func (r *record) still(f *Finding) bool {
 	if f.Kind == InterruptedOperation && r.there() {
 		netns = r.netns
 	}
-	*f = f.mendedBy(Repair{Action: Del, Attachment: r.Attachment, Conf: string(now.Conf), Args: now.Args, NetNS: netns})
+	*f = f.mendedBy(Repair{Action: Del, Attachment: r.Attachment, Conf: string(now.Conf), Args: now.Args, NetNS: netns, Path: r.path, Stamp: cache.Stamp(r.path)})
 	return true
 }
 
@@ -167,6 +167,13 @@ func (r *record) there() bool {
 	}
 	defer p.Close()
 	return r.cookie == 0 || p.Cookie == r.cookie
+}
+
+// judgeBroken suspects the records that cannot be read.
+func (l *look) judgeBroken(ctx context.Context) {
+	for _, r := range l.broken {
+		l.brokenRecord(ctx, r)
+	}
 }
 
 // brokenRecord suspects one that cannot be read. One of a newer schema is none.
@@ -183,7 +190,32 @@ func (l *look) brokenRecord(ctx context.Context, r cache.Stored) {
 	l.alsoSay(&f, r.Attachment)
 	stamp := cache.Stamp(r.Path)
 	f = f.mendedBy(Repair{Action: QuarantineRecord, Attachment: r.Attachment, Path: r.Path, Stamp: stamp})
+	if conf := l.nets.confOf(r.Network); conf != "" && l.over(r.Attachment) {
+		f = f.mendedBy(Repair{Action: Del, Attachment: r.Attachment, Conf: conf, Path: r.Path, Stamp: stamp})
+	}
 	l.suspect(ctx, suspect{Finding: f, id: r.ContainerID, stamps: []string{stamp}, still: func(*Finding) bool { return cache.Stamp(r.Path) == stamp }})
+}
+
+// over tells that nothing of an attachment lives, as far as can be told without
+// its record: DEL ends all of it.
+func (l *look) over(a delegates.Attachment) bool {
+	there, _ := l.sandbox(a.ContainerID)
+	if l.kernel.Blind || l.kernel.Partial || there || l.marked[a] != nil {
+		return false
+	}
+	if path := l.node.entryPath(a); path != "" {
+		if f, err := cache.ReadFile(path); err != nil || f.Broken == nil && !gone(f) {
+			return false
+		}
+	}
+	for _, s := range l.nets.named(a.Network).stores {
+		for address, h := range l.heldIn(s) {
+			if h.Holder.ContainerID == a.ContainerID && len(l.kernel.Addresses[address]) > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // alsoSay adds what quarantine, libcni and the runtime tell of an attachment.

@@ -168,7 +168,11 @@ func (l *look) unheld(s *store, h ipam.Held, knows []Evidence) Finding {
 // released says how a reservation that stands for nobody is given back.
 func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 	net := l.nets.named(s.network)
-	switch {
+	switch r := l.records[who]; {
+	case f.Kind == ReservationWithoutAttachment && r != nil && r.state == cache.Attached && slices.Contains(r.addresses, f.Address):
+		return f.mendedBy(restored(r))
+	case f.Kind == ReservationWithoutAttachment && r != nil && r.state == cache.Attached && s.ours && !l.kernel.Partial:
+		return f.mendedBy(Repair{Action: RemoveReservation, Attachment: who, Address: f.Address, Path: f.Path, Stamp: cache.Stamp(f.Path)})
 	case f.Kind == ReservationWithoutAttachment:
 		return f.reported("somebody knows the container: its DEL, or the end of what speaks for it, comes first")
 	case !s.ours:
@@ -249,10 +253,5 @@ func (l *look) knows(a delegates.Attachment) (out []Evidence) {
 
 // appeared tells that somebody knows of the container by now.
 func (l *look) appeared(a delegates.Attachment) bool {
-	return l.recorded(a) || l.node.entryPath(a) != ""
-}
-
-// recorded tells that an attachment has a record by now.
-func (l *look) recorded(a delegates.Attachment) bool {
-	return slices.ContainsFunc(l.node.dirs(), func(d cache.Dir) bool { return d.Recorded(a) })
+	return l.node.recorded(a) || l.node.entryPath(a) != ""
 }

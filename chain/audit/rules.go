@@ -113,18 +113,20 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 
 // unruled says how a rule is removed that stands for nobody.
 func (l *look) unruled(f Finding, r *rule) Finding {
-	conf := l.nets.named(r.Network).conf
+	conf := l.nets.confOf(r.Network)
 	switch {
 	case r.known:
 		return f.reported("somebody knows its attachment, which is gone: the end of what speaks for it comes first")
 	case len(l.damaged.set) > 0 && r.What == "rule" && r.ContainerID == "":
 		return f.reported("a file of libcni's that cannot be read may be of its attachment")
+	case r.What == "table" && masquerade.Info{Name: r.Name}.Of(r.Network):
+		return f.mendedBy(Repair{Action: RemoveTable, Attachment: delegates.Attachment{Network: r.Network}, Path: r.Name})
+	case r.What == "table":
+		return f.reported("which network it is of is not known: its name is a hash")
+	case conf == "" || r.ContainerID == "":
+		return f.reported("no configuration of ours is of its network")
 	case r.What == "rule":
 		return f.mendedBy(Repair{Action: RemoveRule, Path: r.Name})
-	case r.What == "table":
-		return f.reported("it goes with the network's next DEL or GC")
-	case conf == "" || r.ContainerID == "":
-		return f.reported("no configuration of its network is known")
 	}
 	who := r.Attachment
 	if who.IfName == "" {

@@ -50,8 +50,8 @@ func TestUnread(t *testing.T) {
 	w.expect(found,
 		"broken-libcni-entry @DIR@/cache/results/net-fifo-eth0 remove-libcni-entry",
 		"broken-libcni-entry @DIR@/cache/results/net-huge-eth0 remove-libcni-entry",
-		"broken-record net/fifo:eth0 quarantine-record",
-		"broken-record net/huge:eth0 quarantine-record",
+		"broken-record net/fifo:eth0 del",
+		"broken-record net/huge:eth0 del",
 		"empty-reservation 10.213.0.10 remove-reservation",
 		"empty-reservation 10.213.0.11 remove-reservation",
 		"leaked-address 10.213.0.9 del")

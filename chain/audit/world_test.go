@@ -2,6 +2,7 @@ package audit
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,10 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/test/attach"
 	"github.com/tracewire/tracewire/test/netns"
 )
@@ -31,6 +34,7 @@ type world struct {
 	*attach.Node
 	t         *testing.T
 	sandboxes []Sandbox
+	checks    bool // CHECK is run too
 	conflists bool // the node has the list
 	list      string
 }
@@ -83,12 +87,32 @@ func (w *world) node() Node {
 		Boot: cache.BootID(), StateDirs: []string{w.Dir + "/state"}, CacheDirs: []string{w.Dir + "/cache/results"},
 		DataDirs: []string{w.Dir + "/networks"}, Sandboxes: w.sandboxes,
 	}
+	if w.checks {
+		n.Checked = w.checked()
+	}
 	if w.conflists {
 		entries, err := conflist.Entries("net.conflist", []byte(w.list))
 		w.must(err)
 		n.Conflists = entries
 	}
 	return n
+}
+
+// checked runs CHECK of all attachments that have a record.
+func (w *world) checked() (out []Checked) {
+	w.t.Helper()
+	all, err := cache.Dir{Path: w.Dir + "/state/attachments"}.List()
+	w.must(err)
+	for _, r := range all {
+		c := Checked{Attachment: r.Attachment, Err: w.check(r.Attachment)}
+		var answer *types.Error
+		var details struct{ Findings delegates.Findings }
+		if errors.As(c.Err, &answer) && json.Unmarshal([]byte(answer.Details), &details) == nil && len(details.Findings) > 0 {
+			c.Findings, c.Err = details.Findings, nil
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 // look is one audit.
@@ -136,6 +160,18 @@ func (w *world) expect(found []Finding, want ...string) {
 			w.t.Log(w.full(f))
 		}
 	}
+}
+
+// vanish removes a pod and its interface, which the kernel would remove some time
+// later.
+func (w *world) vanish(pod string) {
+	w.t.Helper()
+	w.must(w.In(pod, func() error {
+		l, err := netlink.LinkByName("eth0")
+		w.must(err)
+		return netlink.LinkDel(l)
+	}))
+	w.must(w.RemovePod(pod))
 }
 
 // put writes a file below the node's folder.

@@ -45,6 +45,8 @@ type Space struct {
 	Path   string // one that leads to it; empty where it is known as the other end of a pair alone
 	Number int    // the host's number for it, -1 where it has none: nothing of the host's leads there
 	Cookie uint64 // 0 where it is known as the other end of a pair alone
+	// Inhabited tells that a process is in it.
+	Inhabited bool
 }
 
 // Take looks at the host, and at every namespace that a process is in, that is
@@ -195,9 +197,15 @@ func (s *Survey) visit(paths []string) (errs []error) {
 	mounted, err := mounts()
 	errs = append(errs, err)
 	running, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is right
-	for _, path := range append(mounted, running...) {
+	for _, path := range mounted {
 		_, err := s.once(visited, path)
 		errs = append(errs, err)
+	}
+	for _, path := range running {
+		at, err := s.once(visited, path)
+		if errs = append(errs, err); at >= 0 {
+			s.Spaces[at].Inhabited = true
+		}
 	}
 	return errs
 }
