@@ -165,26 +165,38 @@ func TestPlanner(t *testing.T) {
 		uptime time.Duration
 		found  []Finding
 		due    string
+		scope  Scope
 	}
+	whole := Scope{Checked: true, Asked: true}
 	a, again := finding("a"), finding("a")
+	b, drift, lo := finding("b"), finding("drift"), finding("lo")
+	a.Network, b.Network, drift.Kind = "net", "other", Drift
+	lo.Kind, lo.Attachment = StaleLibcniEntry, &delegates.Attachment{IfName: "lo"}
 	again.ID = "other finding, same repair"
 	for _, tt := range []struct {
 		name  string
 		looks []look
 	}{
-		{"twice", []look{{"1", 0, []Finding{a}, ""}, {"1", grace, []Finding{a}, "a"}}},
-		{"too early", []look{{"1", 0, []Finding{a}, ""}, {"1", grace - 1, []Finding{a}, ""}, {"1", grace, []Finding{a}, "a"}}},
-		{"gone in between", []look{{"1", 0, []Finding{a}, ""}, {"1", grace, nil, ""}, {"1", 2 * grace, []Finding{a}, ""}}},
-		{"another thing", []look{{"1", 0, []Finding{a}, ""}, {"1", grace, []Finding{finding("b")}, ""}}},
-		{"another boot", []look{{"1", 0, []Finding{a}, ""}, {"2", grace, []Finding{a}, ""}}},
-		{"no boot", []look{{"", 0, []Finding{a}, ""}, {"", grace, []Finding{a}, ""}}},
-		{"only reported", []look{{"1", 0, []Finding{{ID: "a"}}, ""}, {"1", grace, []Finding{{ID: "a"}}, ""}}},
-		{"one repair of two", []look{{"1", 0, []Finding{a, again}, ""}, {"1", grace, []Finding{a, again}, "a"}}},
+		{"twice", []look{{"1", 0, []Finding{a}, "", whole}, {"1", grace, []Finding{a}, "a", whole}}},
+		{"too early", []look{{"1", 0, []Finding{a}, "", whole}, {"1", grace - 1, []Finding{a}, "", whole}, {"1", grace, []Finding{a}, "a", whole}}},
+		{"gone in between", []look{{"1", 0, []Finding{a}, "", whole}, {"1", grace, nil, "", whole}, {"1", 2 * grace, []Finding{a}, "", whole}}},
+		{"another thing", []look{{"1", 0, []Finding{a}, "", whole}, {"1", grace, []Finding{finding("b")}, "", whole}}},
+		{"another boot", []look{{"1", 0, []Finding{a}, "", whole}, {"2", grace, []Finding{a}, "", whole}}},
+		{"no boot", []look{{"", 0, []Finding{a}, "", whole}, {"", grace, []Finding{a}, "", whole}}},
+		{"only reported", []look{{"1", 0, []Finding{{ID: "a"}}, "", whole}, {"1", grace, []Finding{{ID: "a"}}, "", whole}}},
+		{"gone while another network is looked at", []look{{"1", 0, []Finding{a}, "", whole}, {"1", grace, nil, "", Scope{Network: "other"}}, {"1", 2 * grace, []Finding{a}, "a", whole}}},
+		{"networks in turns", []look{{"1", 0, []Finding{a}, "", Scope{Network: "net"}}, {"1", 1, []Finding{b}, "", Scope{Network: "other"}},
+			{"1", grace, []Finding{a}, "a", Scope{Network: "net"}}, {"1", grace + 1, []Finding{b}, "b", Scope{Network: "other"}}}},
+		{"gone in its network", []look{{"1", 0, []Finding{a}, "", whole}, {"1", grace, nil, "", Scope{Network: "net"}}, {"1", 2 * grace, []Finding{a}, "", whole}}},
+		{"without CHECK", []look{{"1", 0, []Finding{drift}, "", whole}, {"1", 1, nil, "", Scope{}}, {"1", grace, []Finding{drift}, "drift", whole}}},
+		{"without the runtime", []look{{"1", 0, []Finding{lo}, "", whole}, {"1", 1, nil, "", Scope{}}, {"1", grace, []Finding{lo}, "lo", whole}}},
+		{"another boot in between", []look{{"1", 0, []Finding{a}, "", whole}, {"2", 0, nil, "", Scope{Network: "other"}}, {"1", grace, []Finding{a}, "", whole}}},
+		{"one repair of two", []look{{"1", 0, []Finding{a, again}, "", whole}, {"1", grace, []Finding{a, again}, "a", whole}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var earlier Look
 			for i, l := range tt.looks {
-				p := Planner{Earlier: earlier, Boot: l.boot, Uptime: l.uptime, Grace: grace}
+				p := Planner{Earlier: earlier, Boot: l.boot, Uptime: l.uptime, Grace: grace, Scope: l.scope}
 				due := ""
 				for _, f := range l.found {
 					if p.Due(f) {

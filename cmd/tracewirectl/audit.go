@@ -46,10 +46,11 @@ without --fix. What each kind of finding means is told in docs/audit.md.
 
 With --fix it shows what would be repaired, and asks, or goes on by --yes.
 Repaired is only what two looks found that are at least --grace apart, and every
-look between them: the first is remembered in audit.json in the state directory.
-A repair is the plugin's DEL, or is made under the plugin's own locks, and
-leaves a trace and a line in the log. What is not proven to be ours is only
-reported.
+look between them that looked for it: the first is remembered in audit.json in
+the state directory, which is made where tracewire has kept nothing yet and
+something is to be remembered. One --fix runs at a time. A repair is the plugin's
+DEL, or is made under the plugin's own locks, and leaves a trace and a line in the
+log. What is not proven to be ours is only reported.
 
 Exit codes: 0 clean, or all repaired, 1 findings, 2 it could not look at
 everything, or a repair failed.`,
@@ -141,6 +142,7 @@ func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, e
 		return nil, err
 	}
 	done := c.checkAll(ctx, &a.plugins, all)
+	out = make([]audit.Checked, 0, len(done)) // of no attachment: not nil, as CHECK was run
 	for i, d := range done {
 		one := audit.Checked{Attachment: all[i].Attachment}
 		for _, f := range d.Findings {

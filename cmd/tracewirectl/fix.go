@@ -3,13 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,9 +38,11 @@ type repairs struct {
 	Left     int             `json:"left"` // findings that a look afterwards finds
 
 	wait time.Duration // until all of Young may be
+	made string        // the folder that was made to remember them; empty where it was there
 }
 
-// fix looks, shows the plan, and carries it out.
+// fix looks, shows the plan, and carries it out. Who does so at the same time waits
+// for it.
 func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 	if err := c.open(&a.plugins); err != nil {
 		return err
@@ -52,8 +51,12 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 	if err != nil {
 		return err
 	}
-	memory := filepath.Join(n.StateDirs[0], "audit.json")
-	plan, err := c.planFix(ctx, n, memory, a.grace)
+	m, err := openMemory(ctx, n.StateDirs[0])
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	plan, err := c.planFix(ctx, n, m, a.grace)
 	if err != nil {
 		return err
 	}
@@ -72,9 +75,9 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 }
 
 // planFix looks once. What could not be read may know what the rest does not:
-// nothing is repaired then.
-func (c *command) planFix(ctx context.Context, n audit.Node, memory string, grace time.Duration) (plan repairs, err error) {
-	planner := audit.Planner{Earlier: recall(memory), Boot: c.boot, Uptime: uptime(), Grace: grace}
+// nothing is repaired then, and nothing forgotten.
+func (c *command) planFix(ctx context.Context, n audit.Node, m *memory, grace time.Duration) (plan repairs, err error) {
+	planner := audit.Planner{Boot: c.boot, Uptime: uptime(), Grace: grace, Scope: n.Scope()}
 	var all []audit.Finding
 	if _, err := c.look(ctx, n, func(f audit.Finding) { all = append(all, f) }); err != nil {
 		return plan, fmt.Errorf("nothing was repaired: %w", err)
@@ -82,25 +85,35 @@ func (c *command) planFix(ctx context.Context, n audit.Node, memory string, grac
 	slices.SortFunc(all, func(a, b audit.Finding) int {
 		return strings.Compare(string(a.Kind)+a.Network+a.About()+a.ID, string(b.Kind)+b.Network+b.About()+b.ID)
 	})
-	plan = repairs{Due: []audit.Finding{}, Young: []audit.Finding{}, Done: []string{}, Failed: []string{}}
+	if slices.ContainsFunc(all, func(f audit.Finding) bool { return f.Repair != nil }) {
+		if plan.made, err = m.make(ctx); err != nil {
+			return plan, err
+		}
+	}
+	planner.Earlier = m.recall()
+	plan.sort(&planner, all)
+	return plan, m.remember(planner.Next())
+}
+
+// sort tells what is due, and how long the rest has to wait.
+func (r *repairs) sort(planner *audit.Planner, all []audit.Finding) {
+	r.Due, r.Young, r.Done, r.Failed, r.Left = []audit.Finding{}, []audit.Finding{}, []string{}, []string{}, len(all)
 	planned := map[audit.Repair]bool{}
 	for _, f := range all {
 		switch due := planner.Due(f); {
 		case due:
-			plan.Due = append(plan.Due, f)
+			r.Due = append(r.Due, f)
 			planned[*f.Repair] = true
 		case f.Repair == nil:
-			plan.Reported++
+			r.Reported++
 		case !planned[*f.Repair]:
-			plan.Young = append(plan.Young, f)
+			r.Young = append(r.Young, f)
 		}
 	}
-	plan.Left = len(all)
 	next := planner.Next()
-	for _, f := range plan.Young {
-		plan.wait = max(plan.wait, grace-(planner.Uptime-next.Seen[f.ID]))
+	for _, f := range r.Young {
+		r.wait = max(r.wait, planner.Grace-(planner.Uptime-next.Seen[f.ID].First))
 	}
-	return plan, remember(memory, next)
 }
 
 // uptime is since the kernel started, sleep included: no step of a clock is in it.
@@ -110,39 +123,6 @@ func uptime() time.Duration {
 		return 0 // never, on Linux
 	}
 	return time.Duration(t.Nano())
-}
-
-// recall is the look before; without one that can be read nothing was seen.
-func recall(path string) (l audit.Look) {
-	b, err := os.ReadFile(path)
-	if err != nil || json.Unmarshal(b, &l) != nil || l.Version != audit.Version {
-		return audit.Look{}
-	}
-	return l
-}
-
-// remember keeps a look for the next time. A node without a state directory has
-// nothing to remember.
-func remember(path string, l audit.Look) error {
-	b, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".audit.json.*")
-	if errors.Is(err, fs.ErrNotExist) && len(l.Seen) == 0 {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }
 
 var planColumns = []column{
@@ -174,6 +154,9 @@ func (c *command) printPlan(w io.Writer, plan repairs) error {
 	}
 	if n := len(plan.Young); n > 0 {
 		fmt.Fprintf(&b, "%s seen first now, or not for long enough; run again in %d s\n", count(n, "finding"), int(plan.wait.Round(time.Second).Seconds()))
+	}
+	if plan.made != "" {
+		fmt.Fprintf(&b, "they are remembered in %s, which was made for it: tracewire has kept nothing on this node\n", plan.made)
 	}
 	if plan.Reported > 0 {
 		fmt.Fprintf(&b, "%s only reported: tracewirectl audit shows why\n", count(plan.Reported, "finding"))

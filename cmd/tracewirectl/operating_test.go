@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"net"
@@ -20,7 +19,6 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/test/attach"
 )
 
@@ -76,17 +74,7 @@ func (s *story) attach(id, name string) {
 }
 
 // later makes the look before one of a minute ago.
-func (s *story) later() {
-	const path = "/var/lib/cni/tracewire/audit.json"
-	b, err := os.ReadFile(path)
-	s.must(err)
-	var l audit.Look
-	s.must(json.Unmarshal(b, &l))
-	for id := range l.Seen {
-		l.Seen[id] -= time.Minute
-	}
-	s.must(remember(path, l))
-}
+func (s *story) later() { s.must(backdate("/var/lib/cni/tracewire", time.Minute)) }
 
 // serve is containerd's socket.
 func (s *story) serve() {

@@ -237,7 +237,7 @@ func emptyState(dir string) error {
 	for _, f := range folders {
 		errs = append(errs, missing(os.Remove(filepath.Join(dir, "attachments", f.Name())))) // empty, or an error
 	}
-	return errors.Join(append(errs, missing(os.RemoveAll(filepath.Join(dir, "networks"))), names(dir, "attachments", "audit.json", "lock"))...)
+	return errors.Join(append(errs, missing(os.RemoveAll(filepath.Join(dir, "networks"))), names(dir, "attachments", memoryFile, memoryAside, memoryLock, "lock"))...)
 }
 
 // programs is the executables.

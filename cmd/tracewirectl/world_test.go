@@ -320,6 +320,91 @@ func TestFixLeavesTheForeign(t *testing.T) {
 	}
 }
 
+// otherNet is a second network in the same state directory.
+var otherNet = strings.NewReplacer(`"podnet"`, `"othernet"`, "tb0", "tb1", "10.215", "10.216").Replace(podnet)
+
+// TestFixOfNetworksInTurns: who looks at one network forgets nothing of the others.
+func TestFixOfNetworksInTurns(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.put("net.d/20-othernet.conflist", otherNet)
+	w.put("ipam/othernet/10.216.0.9", "gone\r\neth0")
+	w.leak("10.215.0.77", "gone")
+	for _, want := range []struct{ name, says string }{
+		{"podnet", "1 finding seen first now"}, {"othernet", "1 finding seen first now"},
+		{"podnet", "1 finding repaired"}, {"othernet", "1 finding repaired"},
+	} {
+		_, out, complaint := w.plug("audit", "--fix", "--grace", "0s", "--yes", "--network", want.name)
+		if !strings.Contains(out, want.says) {
+			t.Errorf("%s: no %q\n%s%s", want.name, want.says, out, complaint)
+		}
+	}
+}
+
+// TestFixTwice: two at the same time remember what both saw.
+func TestFixTwice(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.put("net.d/20-othernet.conflist", otherNet)
+	w.put("ipam/othernet/10.216.0.9", "gone\r\neth0")
+	w.leak("10.215.0.77", "gone")
+	var both []*exec.Cmd
+	for _, name := range []string{"podnet", "othernet"} {
+		cmd := exec.CommandContext(t.Context(), w.bin, "audit", "--fix", "--network", name, "--cache-dir", w.Dir+"/cache")
+		cmd.Env = w.env
+		w.must(cmd.Start())
+		both = append(both, cmd)
+	}
+	for _, cmd := range both {
+		_ = cmd.Wait() // 1: there are findings
+	}
+	m, err := openMemory(t.Context(), w.Dir+"/state")
+	w.must(err)
+	defer m.close()
+	if seen := m.recall().Seen; len(seen) != 2 {
+		t.Errorf("remembered: %v", seen)
+	}
+}
+
+// TestFixForgetsNothingUnread: a look that could not read something is none.
+func TestFixForgetsNothingUnread(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.leak("10.215.0.77", "gone")
+	code, out, complaint := w.plug("audit", "--fix")
+	w.expect(1, code, out, complaint, "1 finding seen first now")
+	w.must(os.Rename(w.Dir+"/ipam/podnet", w.Dir+"/ipam/away"))
+	w.must(os.WriteFile(w.Dir+"/ipam/podnet", nil, 0o600))
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
+	w.expect(2, code, out, complaint, "nothing was repaired: could not look at everything: ipam: ")
+	w.must(os.Remove(w.Dir + "/ipam/podnet"))
+	w.must(os.Rename(w.Dir+"/ipam/away", w.Dir+"/ipam/podnet"))
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
+	w.expect(0, code, out, complaint, "1 finding repaired")
+}
+
+// TestFixOnAnothersNode: on a node that never had us a folder is made once there is
+// something to remember.
+func TestFixOnAnothersNode(t *testing.T) {
+	const state = "/var/lib/cni/tracewire"
+	w := newWorld(t, strings.ReplaceAll(podnet, `"tracewire", "bridge"`, `"bridge", "bridge"`), 0)
+	code, out, complaint := w.plug("audit", "--fix", "--yes")
+	w.expect(0, code, out, complaint, "nothing to repair\n")
+	if there(state) {
+		t.Error(state + " was made for nothing")
+	}
+	w.put("cache/results/podnet-gone-eth0", "")
+	code, out, complaint = w.plug("audit", "--fix", "--yes")
+	w.expect(1, code, out, complaint, "1 finding seen first now", "remembered in "+state+", which was made for it: tracewire has kept nothing on this node\n")
+	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	code, out, complaint = w.plug("audit", "--fix", "--yes", "--grace", "0s")
+	w.expect(0, code, out, complaint, "broken-libcni-entry", "1 finding repaired\n")
+	code, out, complaint = w.plug("uninstall", "--yes")
+	w.expect(0, code, out, complaint, state)
+	if there(state) {
+		t.Error(state + " stays")
+	}
+}
+
 func TestUninstall(t *testing.T) {
 	w := newWorld(t, podnet, 1)
 	w.must(w.Status(t.Context()))
