@@ -82,7 +82,7 @@ func (o *operation) steps(conf []byte, args string, ns *veth.Namespace, l *locks
 		masq = masquerade.Parse(doc, net.Name, keys.Bridge, ranges)
 		br := bridge.Bridge{Conf: keys, Masquerade: masq, Namespace: ns, Boot: o.boot, Wait: wait, Vacant: new(netip.Addr)}
 		br.Hold = func(ctx context.Context, shared bool) (func(), error) {
-			return l.network(ctx, "bridge "+keys.Bridge, shared)
+			return l.network(ctx, bridge.LockKey(keys.Bridge), shared)
 		}
 		s.Name, s.Main, s.Shares, leave = "bridge", br, keys.RemoveBridge, br.Leave
 		if leases, ok := s.IPAM.(ipam.HostLocal); ok {

@@ -48,9 +48,9 @@ With --fix it shows what would be repaired, and asks, or goes on by --yes.
 Repaired is only what two looks found that are at least --grace apart, and every
 look between them that looked for it: the first is remembered in audit.json in
 the state directory, which is made where tracewire has kept nothing yet and
-something is to be remembered. One --fix runs at a time. A repair is the plugin's
-DEL, or is made under the plugin's own locks, and leaves a trace and a line in the
-log. What is not proven to be ours is only reported.
+something is to be remembered. One --fix runs at a time. A repair is the
+plugin's DEL, or is made under the plugin's own locks, and leaves a trace and a
+line in the log. What is not proven to be ours is only reported.
 
 Exit codes: 0 clean, or all repaired, 1 findings, 2 it could not look at
 everything, or a repair failed.`,

@@ -258,20 +258,30 @@ func (p *plugins) known(n *network) iter.Seq2[delegates.Attachment, stale] {
 	}
 }
 
-// held is the reservations of a network in host-local's form.
-func (n *network) held() func(func(ipam.Held) bool) {
+// store is the folder of a network's reservations in host-local's form; "" where
+// it has none.
+func (n *network) store() string {
 	doc := conflist.Read(n.conf)
 	net := conflist.Parse(doc)
 	if net.Tracewire.Mode == "delegate" && len(net.Delegates) > 0 {
 		doc = conflist.Read(net.Delegates[0].Conf)
 	}
+	if doc.At("ipam").At("type").Text() != "host-local" {
+		return ""
+	}
+	dir, err := ipam.Parse(doc, nil).Store(n.name)
+	if err != nil {
+		return "" // a name that is none has no store
+	}
+	return dir
+}
+
+// held is the reservations of a network in host-local's form.
+func (n *network) held() func(func(ipam.Held) bool) {
 	return func(yield func(ipam.Held) bool) {
-		if doc.At("ipam").At("type").Text() != "host-local" {
+		dir := n.store()
+		if dir == "" {
 			return
-		}
-		dir, err := ipam.Parse(doc, nil).Store(n.name)
-		if err != nil {
-			return // a name that is none has no store
 		}
 		for h, err := range ipam.In(dir) {
 			if err == nil && h.State == ipam.Reserved && !yield(h) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -73,12 +74,8 @@ func (c *command) own() (own []conflist.Entry, err error) {
 // that was asked for has to be there. A file that cannot be read may be any other
 // plugin's: it is told of and passed over.
 func (c *command) lists() ([]conflist.Entry, error) {
-	dir, asked := c.flags.confDir, c.flags.confDir != ""
-	if dir == "" {
-		dir = c.getenv("NETCONFPATH")
-	}
-	entries, broken, err := conflist.Folder(dir)
-	if errors.Is(err, fs.ErrNotExist) && !asked {
+	entries, broken, err := conflist.Folder(c.confDir())
+	if errors.Is(err, fs.ErrNotExist) && c.flags.confDir == "" {
 		return nil, nil
 	}
 	for _, b := range broken {
@@ -91,4 +88,9 @@ func (c *command) lists() ([]conflist.Entry, error) {
 		c.broken[b.Error()] = true
 	}
 	return entries, err
+}
+
+// confDir is where network configuration lists are.
+func (c *command) confDir() string {
+	return cmp.Or(c.flags.confDir, c.getenv("NETCONFPATH"), conflist.DefaultFolder)
 }

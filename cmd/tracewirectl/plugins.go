@@ -185,12 +185,26 @@ func (c *command) nets(all []stored, only string) (out []*network, err error) {
 			n.conf = r.Conf
 		}
 	}
+	for _, n := range out {
+		if len(n.conf) == 0 { // a broken record is all that tells of it
+			n.conf = bare(n.name, filepath.Dir(filepath.Dir(filepath.Dir(n.all[0].Path))))
+		}
+	}
 	out = slices.DeleteFunc(out, func(n *network) bool { return only != "" && n.name != only })
 	slices.SortFunc(out, func(a, b *network) int { return strings.Compare(a.name, b.name) })
 	if only != "" && len(out) == 0 {
 		return nil, fmt.Errorf("%w: no network %s", errNothing, only)
 	}
 	return out, nil
+}
+
+// bare is a configuration of which only network and state directory are known:
+// enough for DEL and GC.
+func bare(name, state string) []byte {
+	b, _ := json.Marshal(map[string]any{ // strings can always be written
+		"cniVersion": firstGC, "name": name, "type": conflist.PluginType, "tracewire": map[string]string{"stateDir": state},
+	})
+	return b
 }
 
 // listOf reads a network configuration list, or a single configuration as one.

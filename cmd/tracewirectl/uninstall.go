@@ -13,17 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
+	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates/bridge"
 	"github.com/tracewire/tracewire/delegates/masquerade"
+	"github.com/tracewire/tracewire/delegates/veth"
+	"github.com/tracewire/tracewire/ipam"
 	"github.com/tracewire/tracewire/trace/read"
 )
 
-// leaving is what uninstall is asked for.
+// leaving is what uninstall is asked for, and what it has met so far.
 type leaving struct {
 	plugins     plugins
 	yes         bool
 	attachments bool
 	binaries    bool
+
+	at     places
+	all    []stored
+	kept   bool // attachments stay, and what they need to be ended
+	failed bool // something could not be removed
 }
 
 func (c *command) uninstall() *cobra.Command {
@@ -31,15 +41,23 @@ func (c *command) uninstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Removes what tracewire keeps on this node",
-		Long: `uninstall shows what tracewire keeps on this node, and removes it with --yes:
-verdicts and counters in ` + chain.Volatile + `, spool, log, quarantine, the tables of
-masquerade rules that no attachment needs, and the state directory. Files of
-others in these folders stay, and so do network configuration lists.
+		Long: `uninstall shows what tracewire keeps on this node, in the order in which it
+goes, and removes it with --yes. First what no attachment needs: what
+tracewire-agent and audit --fix remember, broken records, verdicts of STATUS.
+Then attachments and bridges, with --attachments. Then what their DELs need and
+write: tables of masquerade rules, spool, log, ` + chain.Volatile + `, and the state
+directory.
 
 Attachments stay without --attachments, and with them what they need to be ended
 later: their records, reservations, interfaces and rules. With it each is ended
-as a runtime would end it, which takes the network away from pods that live.
-Programs stay without --binaries.
+as a runtime would end it, which takes the network away from pods that live; a
+bridge that tracewire made goes once it has no port. Programs stay without
+--binaries. What other plugins use too stays and is told: files of others in
+these folders, ports of others, stores of addresses, and lists. So do sysctls,
+and the base chains of the reference plugins' rules.
+
+What was interrupted or could not be removed is there to be removed by another
+run. An agent that is at work keeps its files: it has to be stopped first.
 
 Exit codes: 0 done, or shown, 2 something could not be removed.`,
 		Example: `  tracewirectl uninstall
@@ -52,61 +70,86 @@ Exit codes: 0 done, or shown, 2 something could not be removed.`,
 	f := cmd.Flags()
 	f.BoolVar(&l.yes, "yes", false, "Removes it; without, it is only shown")
 	f.BoolVar(&l.attachments, "attachments", false, "Ends all attachments too, those of living pods as well")
-	f.BoolVar(&l.binaries, "binaries", false, "Removes the programs tracewire, tracewirectl and tracewire-agent too")
+	f.BoolVar(&l.binaries, "binaries", false, "Removes the programs tracewire, tracewirectl and tracewire-agent too, and what was installed with them")
 	return cmd
 }
 
 // belonging is one thing that is kept on the node.
 type belonging struct {
-	What  string `json:"what"`
-	Path  string `json:"path"`
-	Stays string `json:"stays,omitempty"` // why it is not removed
-	Error string `json:"error,omitempty"` // why it could not be
+	What    string `json:"what"`
+	Path    string `json:"path"`
+	Removed bool   `json:"removed"`
+	Stays   string `json:"stays,omitempty"` // why it is not removed
+	Error   string `json:"error,omitempty"` // why it could not be
 
 	remove func(context.Context) error
 }
 
+// stays is the error of what is not removed, and why: no failure.
+type stays string
+
+func (s stays) Error() string { return string(s) }
+
+const (
+	othersFiles = stays("others have files in it, or a mount")
+	needsFlag   = "--attachments removes it"
+)
+
+var errInterrupted = errors.New("interrupted")
+
+// parts is what there may be, in the order in which it goes. What a part removes
+// may make what the next ones look at.
+var parts = [...]func(*command, *leaving) ([]belonging, error){
+	(*command).unneeded, (*command).attachments, (*command).bridges, (*command).tables, (*command).files, (*command).programs, (*command).others,
+}
+
 // leave shows what there is, and removes it.
-func (c *command) leave(ctx context.Context, w io.Writer, l *leaving) error {
+func (c *command) leave(ctx context.Context, w io.Writer, l *leaving) (err error) {
 	if err := c.open(&l.plugins); err != nil {
 		return err
 	}
-	at, err := c.places()
-	if err != nil {
+	if l.at, err = c.places(); err != nil {
 		return err
 	}
-	all, err := records(at.state)
-	if err != nil {
+	if l.all, err = records(l.at.state); err != nil {
 		return err
 	}
-	// Attachments go first: what ends them is told of in spool and log, and needs
-	// the state directory.
-	things := c.attachments(l, all)
-	err = remove(ctx, l.yes, things)
-	kept := err != nil || len(all) > 0 && !l.attachments
-	tables, errTables := c.tables(all, kept)
-	rest := slices.Concat(tables, files(at, kept), c.programs(l), c.lastly())
-	err = errors.Join(err, errTables, remove(ctx, l.yes, rest))
-	things = append(things, rest...)
-	if c.asJSON() {
+	l.kept = len(l.all) > 0 && !l.attachments
+	things := []belonging{}
+	for _, part := range parts {
+		some, errLook := part(c, l)
+		errRemove := l.remove(ctx, some)
+		things, err = append(things, some...), errors.Join(err, errLook, errRemove)
+	}
+	if err = errors.Join(err, ctx.Err()); c.asJSON() {
 		return errors.Join(printJSON(w, things), err)
 	}
 	return errors.Join(c.printLeaving(w, things, l.yes), err)
 }
 
 // remove removes what does not stay, past failures.
-func remove(ctx context.Context, yes bool, things []belonging) (err error) {
+func (l *leaving) remove(ctx context.Context, things []belonging) (err error) {
 	for i := range things {
 		t := &things[i]
-		if !yes || t.Stays != "" {
+		if !l.yes || t.Stays != "" {
 			continue
 		}
-		switch e := t.remove(ctx); {
+		e := errInterrupted
+		if ctx.Err() == nil {
+			e = t.remove(ctx)
+		}
+		var reason stays
+		switch {
+		case errors.As(e, &reason):
+			t.Stays = string(reason)
 		case e != nil:
-			t.Error = e.Error()
-			err = errors.Join(err, fmt.Errorf("%s %s: %w", t.What, t.Path, e))
-		case there(t.Path):
-			t.Stays = "others have files in it, or a mount"
+			t.Error, l.failed = e.Error(), true
+			l.kept = l.kept || t.What == anAttachment
+			if ctx.Err() == nil { // else it is told once
+				err = errors.Join(err, fmt.Errorf("%s %s: %w", t.What, t.Path, e))
+			}
+		default:
+			t.Removed = true
 		}
 	}
 	return err
@@ -117,31 +160,200 @@ func there(path string) bool {
 	return err == nil
 }
 
-// attachments is all that have a record.
-func (c *command) attachments(l *leaving, all []stored) (out []belonging) {
-	for _, r := range all {
-		b := belonging{What: "attachment", Path: r.String(), remove: func(ctx context.Context) error {
+// unneeded is what no DEL needs or writes.
+func (c *command) unneeded(l *leaving) (out []belonging, err error) {
+	for _, dir := range l.at.spool {
+		out = append(out, follower(filepath.Join(dir, "agent"))...)
+	}
+	for _, path := range l.at.log {
+		out = append(out, follower(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".agent"))...)
+	}
+	out = append(out, agentState()...)
+	for _, dir := range l.at.state {
+		out = append(out, file("broken records", filepath.Join(dir, quarantined), os.RemoveAll)...)
+		out = append(out, file("audit's memory", filepath.Join(dir, memoryFile), func(path string) error {
+			return removeAll(path, filepath.Join(dir, memoryAside))
+		})...)
+	}
+	if all := matches(verdicts...); len(all) > 0 {
+		out = append(out, belonging{What: "verdicts", Path: verdicts[0], remove: func(context.Context) error { return removeAll(all...) }})
+	}
+	return out, nil
+}
+
+// quarantined is the folder of a state directory's broken records.
+const quarantined = "quarantine"
+
+// verdicts is what STATUS leaves: its last, and how often it was asked.
+var verdicts = []string{filepath.Join(chain.Volatile, "*", "status"), filepath.Join(chain.Volatile, "*", "status.new"), filepath.Join(chain.Volatile, "polled")}
+
+// matches is the files of patterns of ours.
+func matches(patterns ...string) (out []string) {
+	for _, p := range patterns {
+		some, _ := filepath.Glob(p) // the patterns are right
+		out = append(out, some...)
+	}
+	return out
+}
+
+// removeAll removes files.
+func removeAll(paths ...string) error {
+	var errs []error
+	for _, p := range paths {
+		errs = append(errs, missing(os.Remove(p)))
+	}
+	return errors.Join(errs...)
+}
+
+// follower is the files that tracewire-agent keeps of what it follows.
+func follower(base string) (out []belonging) {
+	all := matches(base+".checkpoint", base+".checkpoint.new", base+".lock")
+	if len(all) == 0 {
+		return nil
+	}
+	return []belonging{{What: "agent's files", Path: base + ".checkpoint", Stays: atWork(all...), remove: func(context.Context) error { return removeAll(all...) }}}
+}
+
+// agentDir is where its unit has tracewire-agent keep them.
+const agentDir = "/var/lib/tracewire-agent"
+
+// agentState is that folder, which is nobody else's.
+func agentState() []belonging {
+	out := file("agent's files", agentDir, func(dir string) error {
+		return emptied(dir, removeAll(agentFiles()...))
+	})
+	for i := range out {
+		out[i].Stays = atWork(agentFiles()...)
+	}
+	return out
+}
+
+func agentFiles() []string { return matches(agentDir+"/*agent-*", agentDir+"/.*agent-*") }
+
+// atWork tells which agent has a lock among its files; "" for none.
+func atWork(paths ...string) string {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, path := range paths {
+		if filepath.Ext(path) != ".lock" {
+			continue
+		}
+		unlock, err := lock.Flock(now, path)
+		if held := (*lock.Held)(nil); errors.As(err, &held) {
+			return fmt.Sprintf("tracewire-agent is at work, process %d: stop it first", held.PID)
+		}
+		if err == nil {
+			unlock()
+		}
+	}
+	return ""
+}
+
+// anAttachment is what an attachment is called in the list.
+const anAttachment = "attachment"
+
+// attachments is all that have a record. A record of no attachment is a file
+// that nobody looks for.
+func (c *command) attachments(l *leaving) (out []belonging, err error) {
+	nets, err := c.nets(l.all, "")
+	for _, r := range l.all {
+		b := belonging{What: anAttachment, Path: r.String(), remove: func(ctx context.Context) error {
+			if i := slices.IndexFunc(nets, func(n *network) bool { return n.name == r.Network }); i >= 0 && len(r.Conf) == 0 {
+				r.Conf = nets[i].conf
+			}
 			ctx, cancel := context.WithTimeout(ctx, repairTime)
 			defer cancel()
 			return l.plugins.del(ctx, r.Stored)
 		}}
+		if r.State == cache.Unreadable && (cache.Dir{Path: filepath.Dir(filepath.Dir(r.Path))}).Stray(r.Stored) {
+			b.Path, b.remove = r.Path, func(context.Context) error { return missing(os.Remove(r.Path)) }
+		}
 		if !l.attachments {
 			b.Stays = "its record is needed to end it: --attachments"
 		}
 		out = append(out, b)
 	}
-	return out
+	return out, err
 }
 
+// bridges is those that tracewire made, and host ends of ours that no record
+// tells of: those are not ended without knowing whose they are.
+func (c *command) bridges(l *leaving) (out []belonging, err error) {
+	all, err := bridge.Own()
+	if err != nil {
+		return nil, fmt.Errorf("bridges: %w", err)
+	}
+	for _, m := range all {
+		out = append(out, belonging{What: "bridge", Path: m.Name, Stays: l.bridgeStays(m), remove: func(ctx context.Context) error { return l.removeBridge(ctx, m.Name) }})
+	}
+	host, err := veth.Dial()
+	if err != nil {
+		return out, err
+	}
+	defer host.Close()
+	ends, err := host.Links()
+	for _, e := range ends {
+		if veth.Owner(e.Alias) != "" && !l.recorded(e.Alias) {
+			out = append(out, belonging{What: "interface", Path: e.Name, Stays: "no record tells of it: tracewirectl audit has the reason"})
+		}
+	}
+	return out, err
+}
+
+// bridgeStays is why a bridge does, "" for one that goes.
+func (l *leaving) bridgeStays(m bridge.Made) string {
+	unknown := slices.ContainsFunc(m.Ends, func(alias string) bool { return !l.recorded(alias) })
+	switch {
+	case len(m.Ports) > 0:
+		return "it has ports of others: " + m.Ports[0]
+	case !l.attachments:
+		return needsFlag
+	case unknown || l.kept && len(m.Ends) > 0:
+		return "it has ports"
+	}
+	return ""
+}
+
+// recorded tells that a host end's attachment has, or had, a record.
+func (l *leaving) recorded(alias string) bool {
+	return slices.ContainsFunc(l.all, func(r stored) bool { return veth.Alias(r.String()) == alias })
+}
+
+// removeBridge removes a bridge under the plugin's lock, so that no ADD is about to
+// use it. Where there is no state directory nobody uses it.
+func (l *leaving) removeBridge(ctx context.Context, name string) error {
+	for _, dir := range l.at.state {
+		file, err := lock.OpenRanges(filepath.Join(dir, stateLock))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }() // and with it the lock
+		if _, err := file.Lock(ctx, bridge.LockKey(name)); err != nil {
+			return err
+		}
+	}
+	gone, err := bridge.Remove(ctx, name)
+	if err == nil && !gone {
+		return stays("it has ports")
+	}
+	return err
+}
+
+// stateLock is the plugin's locks in a state directory.
+const stateLock = "lock"
+
 // tables is those of masquerade rules.
-func (c *command) tables(all []stored, kept bool) (out []belonging, err error) {
+func (c *command) tables(l *leaving) (out []belonging, err error) {
 	found, err := masquerade.Tables()
 	if err != nil {
 		return nil, fmt.Errorf("masquerade: %w", err)
 	}
 	for _, t := range found {
 		b := belonging{What: "rules", Path: t.Name, remove: func(ctx context.Context) error { return masquerade.RemoveTables(ctx, true, t.Name) }}
-		if kept && slices.ContainsFunc(all, func(r stored) bool { return t.Of(r.Network) }) {
+		if l.kept && slices.ContainsFunc(l.all, func(r stored) bool { return t.Of(r.Network) }) {
 			b.Stays = "attachments of " + t.Network + " need it"
 		}
 		out = append(out, b)
@@ -168,107 +380,168 @@ func missing(err error) error {
 // ifEmpty removes a folder that nobody else has anything in.
 func ifEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) > 0 {
+	if err != nil {
 		return missing(err)
 	}
+	if len(entries) > 0 {
+		return othersFiles
+	}
 	err = os.Remove(dir)
-	if errors.Is(err, unix.EBUSY) {
-		return nil // a mount
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
+		return othersFiles
 	}
 	return missing(err)
 }
 
-// files is what is on disk, the deepest first.
-func files(at places, kept bool) (out []belonging) {
-	for _, dir := range at.spool {
-		out = append(out, file("traces", dir, emptySpool)...)
-	}
-	for _, path := range at.log {
-		old, _ := filepath.Glob(path + ".[0-9]*") // a pattern of ours
-		for _, p := range append(old, path) {
-			out = append(out, file("log", p, os.Remove)...)
-		}
-		if dir := filepath.Dir(path); filepath.Base(dir) == conflist.PluginType { // made for it
-			out = append(out, file("log", dir, emptyLog)...)
+// files is what DELs need and write, the deepest first.
+func (c *command) files(l *leaving) (out []belonging, _ error) {
+	out = slices.Concat(traces(l.at.spool), logs(l.at.log))
+	for i := range out {
+		if l.kept && l.attachments {
+			out[i].Stays = "it tells why attachments could not be ended"
 		}
 	}
-	out = append(out, file("verdicts and counters", chain.Volatile, os.RemoveAll)...)
-	for _, dir := range at.state {
-		out = append(out, file("broken records", filepath.Join(dir, "quarantine"), os.RemoveAll)...)
-		state := file("state", dir, emptyState)
-		for i := range state {
-			if kept {
-				state[i].Stays = "attachments need it"
+	out = append(out, file("counters and lists", chain.Volatile, emptyVolatile)...)
+	for _, dir := range l.at.state {
+		for _, b := range file("state", dir, emptyState) {
+			if l.kept {
+				b.Stays = "attachments need it"
 			}
+			out = append(out, b)
 		}
-		out = append(out, state...)
+	}
+	return out, nil
+}
+
+func traces(dirs []string) (out []belonging) {
+	for _, dir := range dirs {
+		out = append(out, file("traces", dir, emptySpool)...)
 	}
 	return out
 }
 
-// follower is the files that tracewire-agent keeps in a folder that it follows.
-var follower = []string{"agent.checkpoint", "agent.lock"}
-
-// names removes files of a folder, and the folder where nothing else is in it.
-func names(dir string, all ...string) error {
-	var errs []error
-	for _, name := range all {
-		errs = append(errs, missing(os.Remove(filepath.Join(dir, name))))
-	}
-	return errors.Join(append(errs, ifEmpty(dir))...)
-}
-
-// emptySpool removes segments and what tells how far they were sent.
-func emptySpool(dir string) error {
-	paths, err := read.Segments(dir)
-	all := slices.Clone(follower)
-	for _, p := range paths {
-		all = append(all, filepath.Base(p))
-	}
-	return errors.Join(err, names(dir, all...))
-}
-
-func emptyLog(dir string) error { return names(dir, follower...) }
-
-// emptyState removes what a state directory has, once nobody's record is in it.
-func emptyState(dir string) error {
-	folders, err := os.ReadDir(filepath.Join(dir, "attachments"))
-	errs := []error{missing(err)}
-	for _, f := range folders {
-		errs = append(errs, missing(os.Remove(filepath.Join(dir, "attachments", f.Name())))) // empty, or an error
-	}
-	return errors.Join(append(errs, missing(os.RemoveAll(filepath.Join(dir, "networks"))), names(dir, "attachments", memoryFile, memoryAside, memoryLock, "lock"))...)
-}
-
-// programs is the executables.
-func (c *command) programs(l *leaving) (out []belonging) {
-	var paths []string
-	for _, dir := range l.plugins.dirs {
-		paths = append(paths, filepath.Join(dir, conflist.PluginType))
-	}
-	if self, err := os.Executable(); err == nil {
-		for _, name := range []string{"tracewirectl", "tracewire-agent"} {
-			paths = append(paths, filepath.Join(filepath.Dir(self), name))
+// logs is the logs, and what logrotate made of them.
+func logs(paths []string) (out []belonging) {
+	for _, path := range paths {
+		for _, p := range append(matches(path+".[0-9]*", path+"-[0-9]*"), path) {
+			out = append(out, file("log", p, os.Remove)...)
+		}
+		if dir := filepath.Dir(path); filepath.Base(dir) == conflist.PluginType { // made for it
+			out = append(out, file("log", dir, ifEmpty)...)
 		}
 	}
-	for _, p := range paths {
-		for _, b := range file("program", p, os.Remove) {
-			if !l.binaries {
+	return out
+}
+
+// emptySpool removes segments.
+func emptySpool(dir string) error {
+	paths, err := read.Segments(dir)
+	return emptied(dir, err, removeAll(paths...))
+}
+
+// emptied removes a folder whose own files were removed, unless that failed.
+func emptied(dir string, errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return ifEmpty(dir)
+}
+
+// emptyVolatile removes all of this boot. systemd may have mounted it.
+func emptyVolatile(dir string) error {
+	var errs []error
+	for _, path := range matches(dir + "/*") {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return emptied(dir, errs...)
+}
+
+// emptyState removes what a state directory has. A record that was begun meanwhile
+// needs the rest.
+func emptyState(dir string) error {
+	attachments := filepath.Join(dir, "attachments")
+	folders, err := os.ReadDir(attachments)
+	errs := []error{missing(err)}
+	for _, f := range folders {
+		errs = append(errs, missing(os.Remove(filepath.Join(attachments, f.Name())))) // empty, or an error
+	}
+	if err := errors.Join(append(errs, missing(os.Remove(attachments)))...); err != nil {
+		return err
+	}
+	for _, name := range []string{"networks", quarantined} {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	for _, name := range []string{memoryFile, memoryAside, memoryLock, stateLock} {
+		errs = append(errs, removeAll(filepath.Join(dir, name)))
+	}
+	return emptied(dir, errs...)
+}
+
+// The files that an installation has beside the programs.
+const (
+	unit     = "/etc/systemd/system/tracewire-agent.service"
+	enabled  = "/etc/systemd/system/multi-user.target.wants/tracewire-agent.service"
+	settings = "/etc/default/tracewire-agent"
+	sample   = "10-tracewire.conflist.sample"
+)
+
+// programs is the executables, and what was installed with them.
+func (c *command) programs(l *leaving) (out []belonging, _ error) {
+	add := func(what, path, needed string) {
+		for _, b := range file(what, path, os.Remove) {
+			if b.Stays = needed; !l.binaries {
 				b.Stays = "--binaries removes it"
 			}
 			out = append(out, b)
 		}
 	}
-	return out
+	needed, again, on := "", "", ""
+	if l.kept {
+		needed = "attachments need it to be ended"
+	}
+	if l.failed {
+		again = "not all could be removed: run it again"
+	}
+	if there(enabled) {
+		on = "systemctl disable --now tracewire-agent first"
+	}
+	for _, dir := range l.plugins.dirs {
+		add("program", filepath.Join(dir, conflist.PluginType), needed)
+	}
+	add("unit", unit, on)
+	add("sample", filepath.Join(c.confDir(), sample), "")
+	if self, err := os.Executable(); err == nil {
+		add("program", filepath.Join(filepath.Dir(self), "tracewire-agent"), on)
+		add("program", filepath.Join(filepath.Dir(self), "tracewirectl"), again)
+	}
+	return out, nil
 }
 
-// lastly is the lists that would make all of it anew.
-func (c *command) lastly() (out []belonging) {
+// others is what stays whatever is asked for: stores that other plugins may share,
+// and the operator's own.
+func (c *command) others(l *leaving) (out []belonging, err error) {
+	nets, err := c.nets(l.all, "")
+	for _, n := range nets {
+		dir := n.store()
+		if dir == "" || !there(dir) {
+			continue
+		}
+		out = append(out, belonging{What: "addresses", Path: dir, Stays: fmt.Sprintf("host-local may share it; %s", count(n.reserved(), "reservation"))})
+	}
+	if there(settings) {
+		out = append(out, belonging{What: "settings", Path: settings, Stays: "it is yours"})
+	}
 	own, _ := c.own() // was read before
 	for _, e := range own {
 		out = append(out, belonging{What: "list", Path: e.File, Stays: "it is yours, and still names tracewire"})
 	}
-	return out
+	return out, err
+}
+
+// reserved is how many addresses of a network are.
+func (n *network) reserved() (all int) {
+	n.held()(func(ipam.Held) bool { all++; return true })
+	return all
 }
 
 func (c *command) printLeaving(w io.Writer, things []belonging, done bool) error {
@@ -282,10 +555,10 @@ func (c *command) printLeaving(w io.Writer, things []belonging, done bool) error
 			word = cell{t.Error, red}
 		case t.Stays != "":
 			word = cell{"stays: " + t.Stays, dim}
-			if t.What == "attachment" {
+			if t.What == anAttachment {
 				kept++
 			}
-		case done:
+		case t.Removed:
 			word = cell{"removed", green}
 		}
 		rows = append(rows, []cell{{text: t.What}, {text: c.short(t.Path)}, word})

@@ -77,10 +77,12 @@ func ownFolders(bin string) error {
 		return err
 	}
 	defer func() { _ = programs.Close() }()
-	for _, dir := range []string{"/run", "/opt", "/var/lib/cni", "/var/log"} {
-		errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+	for _, dir := range []string{"/run", "/opt", "/var/lib", "/var/log", "/etc/systemd"} {
+		if there(dir) {
+			errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"))
+		}
 	}
-	errs = append(errs, os.MkdirAll("/run/netns", 0o755), os.MkdirAll(pluginDir, 0o755))
+	errs = append(errs, os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/var/lib/cni", 0o755), os.MkdirAll(pluginDir, 0o755))
 	return errors.Join(append(errs, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", programs.Fd()), pluginDir, "", unix.MS_BIND, ""))...)
 }
 
@@ -402,30 +404,5 @@ func TestFixOnAnothersNode(t *testing.T) {
 	w.expect(0, code, out, complaint, state)
 	if there(state) {
 		t.Error(state + " stays")
-	}
-}
-
-func TestUninstall(t *testing.T) {
-	w := newWorld(t, podnet, 1)
-	w.must(w.Status(t.Context()))
-	w.put("state/spool/mine.txt", "mine")
-	code, out, complaint := w.plug("uninstall")
-	w.expect(0, code, out, complaint, "attachment  ", "stays: its record is needed to\n", "would be removed", "stays: it is yours, and still\n", "nothing was done: --yes removes it\n")
-	code, out, complaint = w.plug("uninstall", "--yes")
-	w.expect(0, code, out, complaint, "1 attachment and what it needs stay, reservations too: --attachments ends them\n")
-	if got := [][]string{w.left("state"), w.left("state/spool"), w.left("tracewire"), w.left("ipam/podnet")}; !slices.EqualFunc(got, [][]string{{"attachments", "networks", "spool"}, {"mine.txt"}, nil, {"10.215.0.2"}}, slices.Equal) {
-		t.Errorf("left: %v", got)
-	}
-	w.must(w.Check(t.Context(), w.attachment("p0")))
-	code, out, complaint = w.plug("uninstall", "--yes", "--attachments")
-	w.expect(0, code, out, complaint, "state", "removed")
-	if got := [][]string{w.left("state"), w.left("state/spool"), w.left("ipam/podnet"), w.left("cache/results")}; !slices.EqualFunc(got, [][]string{{"spool"}, {"mine.txt"}, nil, nil}, slices.Equal) {
-		t.Errorf("left: %v", got)
-	}
-	if _, err := os.Stat("/run/tracewire"); err == nil {
-		t.Error("/run/tracewire is there")
-	}
-	if _, err := os.Stat(w.bin); err != nil {
-		t.Error(err)
 	}
 }

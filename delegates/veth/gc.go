@@ -138,6 +138,9 @@ func parseOwner(text string) (a delegates.Attachment, ok bool) {
 // Links lists all interfaces of the kind veth.
 func (c *Conn) Links() ([]Link, error) { return c.interfaces("veth") }
 
+// Interfaces lists all interfaces.
+func (c *Conn) Interfaces() ([]Link, error) { return c.interfaces("") }
+
 // OwnerOf is the attachment that an alias of ours names. hashed tells that it is
 // ours and names none: the names were too long for it.
 func OwnerOf(alias string) (a delegates.Attachment, hashed bool) {

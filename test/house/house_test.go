@@ -39,7 +39,7 @@ var imports = map[string]string{
 	"trace/ship":           "trace trace/read",
 	"cmd/tracewire":        "chain chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/macspoof delegates/masquerade delegates/netlink delegates/ptp delegates/veth ipam trace trace/point",
 	"cmd/tracewire-agent":  "chain/audit chain/audit/cri chain/cache chain/lock conflist delegates ipam trace trace/read trace/ship",
-	"cmd/tracewirectl":     "chain chain/audit chain/audit/cri chain/cache chain/codes chain/lock conflist delegates delegates/masquerade delegates/veth ipam trace trace/read",
+	"cmd/tracewirectl":     "chain chain/audit chain/audit/cri chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/masquerade delegates/veth ipam trace trace/read",
 	"test/attach":          "trace trace/read",
 	"test/cases":           "",
 	"test/demo":            "test/attach trace/read",
