@@ -101,7 +101,11 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 	removed := 0
 	stale, err := c.notValid(ctx, all, valid)
 	errs = append(errs, err)
-	spare := func(ctx context.Context, r cache.Record) (bool, error) { return c.anothers(ctx, r, runtime) }
+	recorded := false
+	spare := func(ctx context.Context, r cache.Record) (bool, error) {
+		recorded = r.State != cache.None
+		return c.anothers(ctx, r, runtime)
+	}
 	for i, r := range stale {
 		if ctx.Err() != nil {
 			errs = append(errs, fmt.Errorf("%d of %d records were not looked at: %w", len(stale)-i, len(all), ctx.Err()))
@@ -120,6 +124,9 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 		over()
 		if gone {
 			removed++
+			if recorded { // else a DEL was here before
+				tellGone(ctx, trace.ByGC, r.Attachment)
+			}
 		} else {
 			kept.All = append(kept.All, r.Attachment)
 		}
@@ -127,6 +134,11 @@ func (c *Chain) collect(ctx context.Context, call delegates.Call, valid []delega
 	}
 	trace.Set(ctx, trace.KeyRemoved.Int(removed), trace.KeySpared.Int(len(kept.All)-len(valid)))
 	return kept, errors.Join(errs...)
+}
+
+// tellGone tells the log of an attachment that ended without a DEL.
+func tellGone(ctx context.Context, by string, a delegates.Attachment) {
+	trace.TellGone(ctx, by, trace.KeyName.String(a.Network), trace.KeyID.String(a.ContainerID), trace.KeyIfName.String(a.IfName))
 }
 
 // notValid is the records of attachments that are not valid, those last whose lock

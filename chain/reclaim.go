@@ -68,6 +68,9 @@ func (c *Chain) takeBack(ctx context.Context, old cache.Stored, call delegates.C
 	call.IPAM, call.Before, call.Journal = nil, nil, nil
 	spare := func(_ context.Context, r cache.Record) (bool, error) { return !r.Earlier(c.Boot), nil }
 	gone, err := other.removeOne(ctx, call, spare)
+	if gone {
+		tellGone(ctx, trace.ByReclaim, old.Attachment)
+	}
 	if err != nil {
 		trace.Warn(ctx, "an attachment of an earlier boot cannot be taken back", trace.KeyError.String(err.Error()))
 	}

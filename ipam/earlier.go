@@ -244,7 +244,7 @@ func (s *store) giveBack(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	var errs []error
-	keep := list[:0]
+	ends, keep := ended{}, list[:0]
 	for _, l := range list {
 		if !l.still(s.dir) { // another's by now, or nobody's
 			continue
@@ -252,11 +252,13 @@ func (s *store) giveBack(ctx context.Context) (n int, err error) {
 		gone, err := s.end(ctx, l, holders)
 		if gone {
 			n++
+			ends.add(Reservation{l.ID, l.IfName}, l.Address)
 		} else {
 			keep = append(keep, l)
 		}
 		errs = append(errs, err)
 	}
+	ends.tell(ctx, trace.ByReclaim, s.network)
 	errs = append(errs, s.earlier.replace(func() ([]left, error) { return keep, nil }))
 	return n, errors.Join(errs...)
 }

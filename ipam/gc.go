@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
@@ -26,15 +27,37 @@ func (h HostLocal) GC(ctx context.Context, c delegates.Call, k delegates.Kept) e
 	defer s.unlock()
 	names, err := taken(dir)
 	n, errs := 0, []error{err}
+	gone := ended{}
 	for a := range names {
-		released, err := s.collect(ctx, a, c.Network, k)
+		of, released, err := s.collect(ctx, a, c.Network, k)
 		if released {
 			n++
+			gone.add(of, a)
 		}
 		errs = append(errs, err)
 	}
+	gone.tell(ctx, trace.ByGC, c.Network)
 	s.span.Set(trace.KeyReservation.Int(n))
 	return errors.Join(errs...)
+}
+
+// ended is the addresses that were taken from attachments.
+type ended map[Reservation][]string
+
+// add takes in one, unless it was nobody's.
+func (e ended) add(r Reservation, a netip.Addr) {
+	if r.ContainerID != "" {
+		e[r] = append(e[r], netip.PrefixFrom(a, a.BitLen()).String())
+	}
+}
+
+// tell tells the log, a line an attachment.
+func (e ended) tell(ctx context.Context, by, network string) {
+	for r, addresses := range e {
+		slices.Sort(addresses)
+		trace.TellGone(ctx, by, append(trace.Given(trace.KeyName.String(network), trace.KeyID.String(r.ContainerID), trace.KeyIfName.String(r.IfName)),
+			trace.KeyAddresses.StringSlice(addresses))...)
+	}
 }
 
 // Leases is the addresses that are reserved on a network, whosoever's they are.
@@ -53,27 +76,30 @@ func (h HostLocal) Leases(network string) (out []delegates.Lease, err error) {
 	return out, err
 }
 
-// collect releases one address unless its attachment is kept.
-func (s *store) collect(ctx context.Context, a netip.Addr, network string, k delegates.Kept) (bool, error) {
+// collect releases one address unless its attachment is kept, and tells whose it
+// was; what a crash left is nobody's.
+func (s *store) collect(ctx context.Context, a netip.Addr, network string, k delegates.Kept) (r Reservation, gone bool, err error) {
 	path := s.path(a)
 	r, _, what, err := look(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
+		return r, false, nil
 	case err != nil:
-		return false, err
+		return r, false, err
 	case what == debris:
-		return s.clear(ctx, a)
+		gone, err = s.clear(ctx, a)
+		return Reservation{}, gone, err
 	case what != held:
 		stays(ctx, a, what)
-		return false, nil
+		return r, false, nil
 	}
 	if k.Has(delegates.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}) {
-		return false, nil
+		return r, false, nil
 	}
 	if theirs, err := s.another(ctx, a, r); theirs || err != nil {
-		return false, err
+		return r, false, err
 	}
 	s.span.Event("reservation.release", trace.KeyAddresses.StringSlice([]string{filepath.Base(path)}), trace.KeyID.String(r.ContainerID))
-	return true, remove(path)
+	err = remove(path)
+	return r, err == nil, err
 }

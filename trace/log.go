@@ -21,7 +21,8 @@ type Log struct {
 }
 
 // Write appends the recorder's operation, in one write: a line a phase at
-// debug, a line a warning, and one summary with the root span's attributes.
+// debug, a line a warning, a line an attachment that was ended beside its own, and
+// one summary with the root span's attributes.
 func (l Log) Write(r *Recorder) error {
 	level, err := zerolog.ParseLevel(l.Level)
 	if l.Level == "off" || err != nil {
@@ -88,6 +89,9 @@ func (r *Recorder) log(log *zerolog.Logger) {
 			if e.warn {
 				fields(s.line(log.Warn(), e.at), e.attrs).Msg(e.name)
 			}
+		}
+		for _, n := range s.notes {
+			fields(s.line(log.Info(), n.at), n.attrs).Msg(n.name)
 		}
 		if i > 0 {
 			s.outcome(s.line(log.Debug(), s.start), now).Msg(s.name)

@@ -136,6 +136,30 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLogTellsWhatIsGone: in the log alone, as the trace has it as spans.
+func TestLogTellsWhatIsGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.jsonl")
+	r := NewRecorder(began)
+	ctx, root := r.Begin("cni.GC", began, Origin{})
+	TellGone(ctx, ByGC, KeyID.String("c1"))
+	TellGone(Quiet(ctx), ByGC, KeyID.String("c2"))
+	root.End()
+	if err := (Log{Path: path, Level: "info"}).Write(r); err != nil {
+		t.Fatal(err)
+	}
+	all := entries(t, path)
+	for _, m := range all {
+		delete(m, "time")
+		delete(m, "duration_ms")
+	}
+	if diff := cmp.Diff([]map[string]any{{"level": "info", "cni.command": "GC", "cni.id": "c1", "message": Gone}, {"level": "info", "outcome": "ok", "message": "cni.GC"}}, all); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if n := len(r.spans[0].events); n != 0 {
+		t.Errorf("the span has %d events", n)
+	}
+}
+
 // TestLogOfAMildFailure: a warning, and so in a log of warnings and in none of errors.
 func TestLogOfAMildFailure(t *testing.T) {
 	for level, want := range map[string][]map[string]any{

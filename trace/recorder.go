@@ -111,6 +111,7 @@ type span struct {
 	start, end time.Time // end is zero while it runs
 	attrs      []attribute.KeyValue
 	events     []event
+	notes      []event // of the log alone
 	links      []api.Link
 	code       codes.Code
 	message    string

@@ -139,6 +139,28 @@ func Warn(ctx context.Context, what string, kv ...attribute.KeyValue) {
 	s.addEvent(what, true, api.WithAttributes(kv...))
 }
 
+// Gone is the message of a line of the log that tells of an attachment which ended
+// without a DEL.
+const Gone = "attachment.gone"
+
+// How an attachment ended without one, as KeyCommand of its line has it.
+const (
+	ByGC      = "GC"
+	ByReclaim = "RECLAIM" // an ADD took the address of an earlier boot's
+)
+
+// TellGone adds a line of level info to the log: who an address was taken from is
+// not to be looked for in the trace alone, which has it as spans and events, and
+// does not stay.
+func TellGone(ctx context.Context, by string, kv ...attribute.KeyValue) {
+	s, ok := api.SpanFromContext(ctx).(*span)
+	if !ok {
+		return
+	}
+	n := event{name: Gone, at: s.r.now(), attrs: append([]attribute.KeyValue{KeyCommand.String(by)}, kv...)}
+	s.change(func() { s.notes = append(s.notes, n) })
+}
+
 // Link adds a link from the span in ctx to another operation's span.
 func Link(ctx context.Context, to api.SpanContext) {
 	api.SpanFromContext(ctx).AddLink(api.Link{SpanContext: to})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tracewire/tracewire/trace"
 	"github.com/tracewire/tracewire/trace/read"
 )
 
@@ -36,7 +37,8 @@ it was rotated to last included. A DEL is shown with the pod and the addresses
 of the ADD before it.
 
 With --at it shows who held what at that time: the ADD that made each
-attachment, and the DEL that ended it where there was one.
+attachment, and what ended it where something did. That is a DEL, or a GC of the
+network; after a reboot it may be a RECLAIM by an ADD that had no address left.
 
 TIME is RFC 3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02",
 "01-02 15:04:05", "15:04:05" or "15:04". Where the year or the day is missing,
@@ -274,14 +276,18 @@ func (h held) complete(e read.Entry) read.Entry {
 	case e.Outcome != read.OK:
 	case e.Command == "ADD":
 		h[key] = e
-	case e.Command == "DEL":
+	case slices.Contains(endings, e.Command):
 		delete(h, key)
 	}
 	return e
 }
 
+// endings is what an attachment ends by.
+var endings = []string{"DEL", trace.ByGC, trace.ByReclaim}
+
 // around is the ADD of every attachment that was there at a time, and what
-// ended it: its DEL, or the ADD that replaced it. all is by time.
+// ended it: its DEL, a GC, the ADD that took its address after a reboot, or the
+// one that replaced it. all is by time.
 func around(all []read.Entry, at time.Time) (out []read.Entry) {
 	there := map[string]int{} // index of the ADD in all
 	end := map[string]int{}
@@ -289,7 +295,7 @@ func around(all []read.Entry, at time.Time) (out []read.Entry) {
 		key := e.Attachment()
 		_, ended := end[key]
 		switch {
-		case key == "" || e.Outcome != read.OK || e.Command != "ADD" && e.Command != "DEL":
+		case key == "" || e.Outcome != read.OK || e.Command != "ADD" && !slices.Contains(endings, e.Command):
 		case e.Time.After(at):
 			if _, ok := there[key]; ok && !ended {
 				end[key] = i
@@ -337,13 +343,17 @@ func (c *command) historyRows(all []read.Entry) (rows [][]cell) {
 				outcome.text = fmt.Sprintf("%s %d", e.Outcome, e.ErrorCode)
 			}
 		}
-		clock, attachment, trace := c.clock(e.Time), read.ShortAttachment(e), e.TraceID[:min(len(e.TraceID), traceDigits)]
+		took := read.Human(e.Duration)
+		if e.Duration == 0 { // another operation's
+			took = ""
+		}
+		clock, attachment, id := c.clock(e.Time), read.ShortAttachment(e), e.TraceID[:min(len(e.TraceID), traceDigits)]
 		if c.width() == 0 {
-			clock, attachment, trace = e.Time.In(c.zone).Format(time.DateTime), e.Attachment(), e.TraceID
+			clock, attachment, id = e.Time.In(c.zone).Format(time.DateTime), e.Attachment(), e.TraceID
 		}
 		rows = append(rows, []cell{
 			{text: clock}, {text: e.Command}, {text: attachment}, {text: read.PodName(e)},
-			{text: strings.Join(addresses, ",")}, {text: read.Human(e.Duration)}, outcome, {text: trace, colour: dim},
+			{text: strings.Join(addresses, ",")}, {text: took}, outcome, {text: id, colour: dim},
 		})
 	}
 	return rows

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -233,6 +234,36 @@ func TestGCAsARuntime(t *testing.T) {
 				t.Errorf("left: %v", got)
 			}
 		})
+	}
+}
+
+// TestHistoryOfGC: whose address a GC took, by its record or by its reservation, has
+// it no more.
+func TestHistoryOfGC(t *testing.T) {
+	w := newWorld(t, podnet, 3)
+	p1, p2 := types.GCAttachment{ContainerID: "p1", IfName: "eth0"}, types.GCAttachment{ContainerID: "p2", IfName: "eth0"}
+	w.must(os.RemoveAll(w.Dir + "/cache/results")) // else libcni's own part of GC is their DEL
+	w.must(w.GC(t.Context(), []types.GCAttachment{p1, p2}))
+	w.last("10.215.0.2", "p0", "GC")
+	w.last("10.215.0.3", "p1", "ADD")
+	w.must(os.Remove(w.Dir + "/state/attachments/podnet/p1:eth0"))
+	w.must(w.GC(t.Context(), []types.GCAttachment{p2}))
+	w.last("10.215.0.3", "p1", "GC")
+	w.last("10.215.0.4", "p2", "ADD")
+}
+
+// last holds by what the history of an address ends, and that nobody holds it then.
+func (w *world) last(ip, pod, want string) {
+	w.t.Helper()
+	_, out, complaint := w.ctl("history", "--ip", ip)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	row := strings.Fields(lines[len(lines)-1])
+	if len(row) < 5 || !slices.Equal(row[1:5], []string{want, "podnet/" + pod + ":eth0", "default/pod-" + pod, ip}) {
+		w.t.Errorf("%s of %s: want %s\n%s%s", ip, pod, want, out, complaint)
+	}
+	code, out, _ := w.ctl("history", "--ip", ip, "--at", "0s")
+	if held := code == 0; held != (want == "ADD") {
+		w.t.Errorf("%s is held: %v\n%s", ip, held, out)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/tracewire/tracewire/trace"
 )
 
 // operationPrefix begins the name of each operation's root span, and with it
@@ -24,7 +26,8 @@ const (
 	Failed = "error"
 )
 
-// Entry is one operation as the log tells it.
+// Entry is one operation as the log tells it, or the end of an attachment by
+// another's: Command is then trace.ByGC or trace.ByReclaim, and Duration 0.
 type Entry struct {
 	Time         time.Time      `json:"time"` // when it began
 	Command      string         `json:"command"`
@@ -71,14 +74,17 @@ type logLine struct {
 	ErrorType    string    `json:"error.type"`
 }
 
-// parseEntry reads a line of the log. One that tells of no operation, a phase's
-// or a warning's, is ok=false without an error.
+// parseEntry reads a line of the log. One that tells of no operation and no end, a
+// phase's or a warning's, is ok=false without an error.
 func parseEntry(line []byte) (e Entry, ok bool, err error) {
 	var l logLine
 	if err := json.Unmarshal(line, &l); err != nil {
 		return e, false, err
 	}
 	command, ok := strings.CutPrefix(l.Message, operationPrefix)
+	if l.Message == trace.Gone {
+		ok, l.Outcome = true, OK
+	}
 	if !ok && (l.Command == "" || !strings.HasPrefix(l.Message, repairPrefix)) {
 		return e, false, nil
 	}

@@ -74,6 +74,8 @@ func TestParseEntry(t *testing.T) {
 		{"an operation", `{"time":"2026-03-01T14:05:00.5+01:00","message":"cni.DEL","outcome":"ok","duration_ms":0.677}`,
 			Entry{Time: time.Date(2026, 3, 1, 13, 5, 0, 5e8, time.UTC), Command: "DEL", Outcome: OK, Duration: 677 * time.Microsecond}, true, false},
 		{"a phase", `{"time":"2026-03-01T14:05:00Z","message":"veth.create"}`, Entry{}, false, false},
+		{"an end by another's", `{"level":"info","time":"2026-03-01T14:05:00Z","cni.command":"GC","cni.name":"podnet","cni.id":"c1","cni.addresses":["10.22.0.5/32"],"message":"attachment.gone"}`,
+			Entry{Time: time.Date(2026, 3, 1, 14, 5, 0, 0, time.UTC), Command: "GC", Network: "podnet", ContainerID: "c1", Addresses: prefixes([]string{"10.22.0.5/32"}), Outcome: OK}, true, false},
 		{"another program's", `{"msg":"hello"}`, Entry{}, false, false},
 		{"an address that is none", `{"message":"cni.ADD","cni.addresses":["x","10.0.0.1/8"]}`,
 			Entry{Command: "ADD", Addresses: prefixes([]string{"10.0.0.1/8"})}, true, false},
