@@ -252,6 +252,31 @@ func TestHistoryOfGC(t *testing.T) {
 	w.last("10.215.0.4", "p2", "ADD")
 }
 
+// TestHistoryOfReclaim: whose address an ADD took after a reboot has it no more.
+func TestHistoryOfReclaim(t *testing.T) {
+	for name, lose := range map[string]string{"record": "", "reservation": "state/attachments/podnet/p0:eth0"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, strings.Replace(podnet, "10.215.0.0/24", "10.215.0.0/30", 1), 1)
+			w.must(os.RemoveAll(w.Dir + "/cache/results"))
+			if lose != "" {
+				w.must(os.Remove(filepath.Join(w.Dir, lose)))
+			}
+			w.must(w.Boot("1b4e28ba-2fa1-41d2-883f-0016d3cca427"))
+			w.add("p1")
+			_, out, _ := w.ctl("history", "--ip", "10.215.0.2", "-o", "json")
+			var all []struct{ Command, ContainerID string }
+			w.must(json.Unmarshal([]byte(out), &all))
+			want := []struct{ Command, ContainerID string }{{"ADD", "p0"}, {"ADD", "p1"}, {"RECLAIM", "p0"}} // it began before
+			if !slices.Equal(all, want) {
+				t.Errorf("got %v", all)
+			}
+			if _, out, _ = w.ctl("history", "--ip", "10.215.0.2", "--at", "0s"); strings.Contains(out, "/p0:") {
+				t.Errorf("p0 is there:\n%s", out)
+			}
+		})
+	}
+}
+
 // last holds by what the history of an address ends, and that nobody holds it then.
 func (w *world) last(ip, pod, want string) {
 	w.t.Helper()
