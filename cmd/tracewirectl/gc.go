@@ -27,7 +27,7 @@ func (c *command) gc() *cobra.Command {
 	var p plugins
 	var ask sockets
 	var only string
-	var dry bool
+	var dry, none bool
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "gc --cri SOCKET",
@@ -41,10 +41,12 @@ GC on most nodes: kubelet, containerd and CRI-O do not.
 What a stopped sandbox has stays, until the runtime forgets it, and so does what
 is younger than --grace: runtimes do not list a pod that they are making. Where
 records name a runtime that is none of those asked, nothing is done: its pods
-would all be taken for gone.
+would all be taken for gone. Where the runtimes list no pod at all while
+attachments live, nothing is done without --empty: that is another runtime's
+socket more often than a node that lost all its pods.
 
-Exit codes: 0 done or nothing to do, 2 it could not look, or not all could be
-removed.`,
+Exit codes: 0 done or nothing to do, 1 there is no such network, 2 it could not
+look, or not all could be removed.`,
 		Example: `  tracewirectl gc --cri /run/containerd/containerd.sock --dry-run
   tracewirectl gc --cri unix:///run/crio/crio.sock --network podnet
   tracewirectl gc --cri /run/containerd/containerd.sock --cri /run/other.sock`,
@@ -63,15 +65,21 @@ removed.`,
 			if err != nil {
 				return err
 			}
-			if !dry {
-				p.collect(cmd.Context(), plan)
+			err = plan.emptied(none)
+			switch {
+			case dry && err != nil:
+				c.complain(err)
+			case err != nil:
+				return err
+			case !dry:
+				p.collect(cmd.Context(), plan.all)
 			}
 			if c.asJSON() {
-				err = printJSON(cmd.OutOrStdout(), plan)
+				err = printJSON(cmd.OutOrStdout(), plan.all)
 			} else {
-				err = c.printGC(cmd.OutOrStdout(), plan, dry)
+				err = c.printGC(cmd.OutOrStdout(), plan.all, dry)
 			}
-			return errors.Join(err, failedGC(plan))
+			return errors.Join(err, failedGC(plan.all))
 		},
 	}
 	pluginFlags(cmd, &p)
@@ -79,6 +87,7 @@ removed.`,
 	networkFlag(cmd, &only)
 	cmd.Flags().DurationVar(&grace, "grace", 2*time.Minute, "Leaves alone what is younger than this `DURATION`")
 	complete(cmd, "grace", cobra.NoFileCompletions)
+	cmd.Flags().BoolVar(&none, "empty", false, "Goes on where the runtimes list no pod at all while attachments live")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "Shows what would go, and does nothing")
 	return cmd
 }
@@ -141,23 +150,51 @@ type stale struct {
 	record cache.Stored // the zero one without a record
 }
 
+// collections is what GC does on all networks.
+type collections struct {
+	all  []*collection
+	pods int // that the runtimes list
+}
+
+// emptied is an error where the runtimes list no pod at all and some attachment
+// that is to go lives: it has its namespace, and an interface in that. Asked again
+// a runtime says the same, so somebody who knows has to: none.
+func (cs collections) emptied(none bool) error {
+	if cs.pods > 0 || none {
+		return nil
+	}
+	n, one := 0, ""
+	for _, col := range cs.all {
+		for a, r := range col.stale {
+			l := live{}
+			if r.State == cache.Attached && l.lookPod(stored{r}) == nil && l.pod.Name != "" {
+				n, one = n+1, a.String()
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing was done: the runtimes that were asked list no pod, and %s live, as %s: --empty ends them", count(n, "attachment"), one)
+}
+
 // planGC looks at what there is.
-func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only string, grace time.Duration) (plan []*collection, err error) {
+func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only string, grace time.Duration) (plan collections, err error) {
 	at, err := c.places()
 	if err != nil {
-		return nil, err
+		return plan, err
 	}
 	all, err := records(at.state)
 	if err != nil {
-		return nil, err
+		return plan, err
 	}
 	nets, err := c.nets(all, only)
 	if err != nil {
-		return nil, err
+		return plan, err
 	}
 	runtimes, err := ask.ask(ctx) // after the records: what is made meanwhile is in none
 	if err != nil {
-		return nil, err
+		return plan, err
 	}
 	there := map[string]bool{}
 	for _, r := range runtimes {
@@ -168,10 +205,11 @@ func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only stri
 	for _, n := range nets {
 		n.states = at.state
 		if err := c.onlyAsked(n, runtimes); err != nil {
-			return nil, err
+			return plan, err
 		}
-		plan = append(plan, p.weigh(n, there, c.now().Add(-grace)))
+		plan.all = append(plan.all, p.weigh(n, there, c.now().Add(-grace)))
 	}
+	plan.pods = len(there)
 	return plan, nil
 }
 
@@ -308,7 +346,7 @@ func (p *plugins) collectOne(ctx context.Context, col *collection) error {
 	}
 	var errs []error
 	for a, r := range col.stale {
-		if p.cached[a] != nil || r.State != "" {
+		if p.cached[a] != nil || r.State != "" && !stray(r) { // of whose record nobody knows, GC takes care
 			r.Attachment = a
 			if len(r.Conf) == 0 {
 				r.Conf = n.conf
@@ -329,6 +367,11 @@ func (p *plugins) collectOne(ctx context.Context, col *collection) error {
 		}}))
 	}
 	return errors.Join(errs...)
+}
+
+// stray tells that a record is no attachment's.
+func stray(r cache.Stored) bool {
+	return r.State == cache.Unreadable && (cache.Dir{Path: filepath.Dir(filepath.Dir(r.Path))}).Stray(r)
 }
 
 // others is all of a network's attachments but those that go. It is asked at the

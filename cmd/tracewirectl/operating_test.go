@@ -56,7 +56,7 @@ var deeds = map[string]func(*story){
 		s.must(os.WriteFile("/var/lib/cni/networks/podnet/10.22.0.77", []byte(db+"\r\neth0"), 0o600))
 	},
 	"a minute later":  (*story).later,
-	"runtime forgets": func(s *story) { *s.pods = nil },
+	"runtime forgets": func(s *story) { *s.pods = []string{db} },
 	"another pod":     func(s *story) { s.attach(coredns, "coredns-5d78c9869d-x7v2k") },
 }
 

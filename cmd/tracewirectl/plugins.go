@@ -190,10 +190,14 @@ func (c *command) nets(all []stored, only string) (out []*network, err error) {
 			n.conf = bare(n.name, filepath.Dir(filepath.Dir(filepath.Dir(n.all[0].Path))))
 		}
 	}
+	var names []string
+	for _, n := range out {
+		names = append(names, n.name)
+	}
 	out = slices.DeleteFunc(out, func(n *network) bool { return only != "" && n.name != only })
 	slices.SortFunc(out, func(a, b *network) int { return strings.Compare(a.name, b.name) })
 	if only != "" && len(out) == 0 {
-		return nil, fmt.Errorf("%w: no network %s", errNothing, only)
+		return nil, fmt.Errorf("%w: no network %s among those of tracewire: %s", errNothing, only, strings.Join(slices.Sorted(slices.Values(names)), ", "))
 	}
 	return out, nil
 }

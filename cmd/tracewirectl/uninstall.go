@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
-	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates/bridge"
@@ -265,7 +264,7 @@ func (c *command) attachments(l *leaving) (out []belonging, err error) {
 			defer cancel()
 			return l.plugins.del(ctx, r.Stored)
 		}}
-		if r.State == cache.Unreadable && (cache.Dir{Path: filepath.Dir(filepath.Dir(r.Path))}).Stray(r.Stored) {
+		if stray(r.Stored) {
 			b.Path, b.remove = r.Path, func(context.Context) error { return missing(os.Remove(r.Path)) }
 		}
 		if !l.attachments {

@@ -311,6 +311,57 @@ func TestGCOfTwoRuntimes(t *testing.T) {
 	w.expect(2, code, out, complaint, "--cri: runtime at /nowhere.sock: no such file or directory")
 }
 
+// TestGCOfNoPods: a runtime that lists none is one that has none, or not the one.
+func TestGCOfNoPods(t *testing.T) {
+	w := newWorld(t, podnet, 2)
+	args := []string{"gc", "--cri", "unix://" + w.runtime(), "--grace", "0s"}
+	const refusal = "tracewirectl: nothing was done: the runtimes that were asked list no pod, and 2 attachments live, as podnet/p"
+	code, out, complaint := w.plug(append(args, "--dry-run")...)
+	w.expect(0, code, out, complaint, "2 stale; nothing was done (--dry-run)", refusal)
+	code, out, complaint = w.plug(args...)
+	w.expect(2, code, out, complaint, refusal)
+	if got := w.left("state/attachments/podnet"); len(got) != 2 {
+		t.Errorf("left: %v", got)
+	}
+	w.must(w.RemovePod("p0"))
+	w.must(w.RemovePod("p1"))
+	code, out, complaint = w.plug(append(args, "--grace", "1h")...)
+	w.expect(0, code, out, complaint, "podnet: 0 attachments valid, 0 stale, 2 too young to tell (--grace); GC has run\n")
+	code, out, complaint = w.plug(args...)
+	w.expect(0, code, out, complaint, "podnet: 0 attachments valid, 2 stale; removed\n")
+	w.add("p2")
+	code, out, complaint = w.plug(append(args, "--empty")...)
+	w.expect(0, code, out, complaint, "podnet: 0 attachments valid, 1 stale; removed\n")
+	code, out, complaint = w.plug(args...)
+	w.expect(0, code, out, complaint, "podnet: 0 attachments valid, 0 stale; GC has run\n")
+}
+
+// TestGCWithoutRecords: reservations are all that tells of a network's pods, and
+// files that are no records tell of none.
+func TestGCWithoutRecords(t *testing.T) {
+	w := newWorld(t, podnet, 2)
+	w.must(os.RemoveAll(w.Dir + "/cache/results"))
+	w.must(os.RemoveAll(w.Dir + "/state/attachments"))
+	w.put("state/attachments/podnet/no attachment's", "")
+	code, out, complaint := w.plug("gc", "--cri", w.runtime("p1"), "--grace", "0s", "--dry-run")
+	w.expect(0, code, out, complaint, "address  p0", "podnet: 1 attachment valid, 2 stale; nothing was done (--dry-run)\n")
+	if strings.Contains(out, "p1") {
+		t.Errorf("p1 is to go:\n%s", out)
+	}
+	code, out, complaint = w.plug("gc", "--cri", w.runtime("p1"), "--grace", "0s")
+	w.expect(0, code, out, complaint, "2 stale; removed\n")
+	if got := [][]string{w.left("ipam/podnet"), w.left("state/attachments/podnet")}; !slices.EqualFunc(got, [][]string{{"10.215.0.3"}, nil}, slices.Equal) {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// TestGCOfNoNetwork names the network that is not there, and what is.
+func TestGCOfNoNetwork(t *testing.T) {
+	w := newWorld(t, podnet, 0)
+	code, out, complaint := w.plug("gc", "--cri", w.runtime("p1"), "--network", "podnt")
+	w.expect(1, code, out, complaint, "tracewirectl: nothing found: no network podnt among those of tracewire: podnet\n")
+}
+
 // leak leaves a reservation of a container that nobody knows.
 func (w *world) leak(address, id string) {
 	if id != "" {
