@@ -44,26 +44,6 @@ func intent(id, boot string) cache.Intent {
 	return cache.Intent{Attachment: delegates.Attachment{Network: "net", ContainerID: id, IfName: "eth0"}, Conf: []byte(`{"name":"net","type":"tracewire"}`), Boot: boot, NetNS: "/none"}
 }
 
-// port makes a pair whose one end is a port of a bridge, and the other in a pod's
-// namespace.
-func (w *world) port(name, bridge, pod string) {
-	w.t.Helper()
-	p, err := w.Pod(pod)
-	w.must(err)
-	b, err := netlink.LinkByName(bridge)
-	w.must(err)
-	w.must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MasterIndex: b.Attrs().Index}, PeerName: "eth0", PeerNamespace: netlink.NsFd(p.Fd())}))
-}
-
-// rename makes a pod's path lead to another pod's namespace.
-func (w *world) lead(pod, to string) {
-	w.t.Helper()
-	target, err := os.Readlink(w.PodPath(to))
-	w.must(err)
-	w.must(os.Remove(w.PodPath(pod)))
-	w.must(os.Symlink(target, w.PodPath(pod)))
-}
-
 // plants is what is wrong on a node of ours with the pods p0 (10.213.0.2) and p1,
 // and all that is found then. A text after a bar is part of the evidence.
 var plants = []struct {
@@ -94,7 +74,7 @@ var plants = []struct {
 		"reservation-without-attachment 10.213.0.10 reported | libcni: it has an entry of c-d",
 		"reservation-without-attachment 10.213.0.9 reported | libcni: it has an entry of a-b",
 	}},
-	{"a pod that lost its address", func(w *world) { w.give("p0", "10.213.0.2/24", netlink.AddrDel) },
+	{"a pod that lost its address", func(w *world) { w.must(w.Take("p0", "10.213.0.2/24")) },
 		[]string{"reservation-without-attachment 10.213.0.2 restore | records: net/p0:eth0 is attached | kernel: no interface has the address"}},
 	{"a store that was wiped", func(w *world) { w.remove("ipam") }, []string{
 		"attachment-without-reservation 10.213.0.2 reserve | records: net/p0:eth0 is attached with it | ipam: no reservation in",
@@ -106,7 +86,7 @@ var plants = []struct {
 		"orphan-veth net/p0:eth0 write-record | records: no record of it | libcni: an entry in",
 		"orphan-veth net/p1:eth0 write-record",
 	}},
-	{"two pods with one address", func(w *world) { w.give("p1", "10.213.0.2/24", netlink.AddrAdd) },
+	{"two pods with one address", func(w *world) { w.must(w.Give("p1", "10.213.0.2/24")) },
 		[]string{"duplicate-address 10.213.0.2 reported | kernel: the address is on eth0 behind veth"}},
 	{"an address that is reserved for another", func(w *world) { w.put("ipam/net/10.213.0.2", "other\r\neth0") }, []string{
 		"duplicate-address 10.213.0.2 reported | records: net/p0:eth0 is attached with it | ipam: it is reserved for other eth0",
@@ -146,19 +126,15 @@ var plants = []struct {
 		w.remove("state/attachments/net/p0:eth0", "cache/results/net-p0-eth0", "state/attachments/net/p1:eth0", "cache/results/net-p1-eth0")
 	}, []string{"orphan-veth net/p0:eth0 del | kernel: alias \"tracewire:net/p0:eth0\" | records: no record of it", "orphan-veth net/p1:eth0 del"}},
 	{"ports of nobody", func(w *world) {
-		w.port("one", "tb0", "x")
-		w.port("two", "tb0", "y")
+		w.must(w.Port("one", "tb0", "x"))
+		w.must(w.Port("two", "tb0", "y"))
 	}, []string{"unknown-owner one reported | kernel: one is a port of tb0 | libcni: no entry", "unknown-owner two reported"}},
 	{"a namespace that is gone", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
 		"stale-libcni-entry net/p0:eth0 end-libcni-entry | libcni: p0 on eth0 | namespaces: no network namespace is at | runtime: not asked",
 		"stale-record net/p0:eth0 del | records: attached in | namespaces: no network namespace is at",
 	}},
 	{"a host end that is gone", func(w *world) {
-		w.must(w.In("p0", func() error {
-			l, err := netlink.LinkByName("eth0")
-			w.must(err)
-			return netlink.LinkDel(l)
-		}))
+		w.must(w.Unplug("p0"))
 	}, []string{"stale-record net/p0:eth0 del | records: attached in | kernel: it has no host end | libcni: an entry in"}},
 	{"operations that did not end", func(w *world) {
 		w.begin(intent("c1", cache.BootID()))
@@ -182,7 +158,7 @@ var plants = []struct {
 		w.put("state/attachments/net/p1:eth0", "{}")
 	}, []string{"broken-record net/p0:eth0 quarantine-record", "broken-record net/p1:eth0 quarantine-record"}},
 	{"a record and an entry that a crash emptied", func(w *world) {
-		w.vanish("p0")
+		w.must(w.Vanish("p0"))
 		w.put("state/attachments/net/p0:eth0", "")
 		w.put("cache/results/net-p0-eth0", "")
 	}, []string{
@@ -195,7 +171,7 @@ var plants = []struct {
 	}, []string{"reservation-without-attachment 10.213.0.10 remove-reservation", "reservation-without-attachment 10.213.0.9 remove-reservation"}},
 	{"differences that CHECK finds", func(w *world) {
 		w.checks = true
-		w.give("p0", "10.213.0.2/24", netlink.AddrDel)
+		w.must(w.Take("p0", "10.213.0.2/24"))
 		b, err := netlink.LinkByName("tb0")
 		w.must(err)
 		w.must(netlink.LinkSetDown(b))
@@ -204,7 +180,7 @@ var plants = []struct {
 		"drift net/p1:eth0 restore", "reservation-without-attachment 10.213.0.2 restore",
 	}},
 	{"paths that lead elsewhere", func(w *world) {
-		w.lead("p0", "p1")
+		w.must(w.Lead("p0", "p1"))
 	}, []string{"namespace-changed net/p0:eth0 del | namespaces: leads to the one with the cookie"}},
 	{"entries that cannot be read", func(w *world) {
 		w.put("cache/results/net-c1-eth0", `{"kind":`)
@@ -221,7 +197,7 @@ var plants = []struct {
 	}, []string{"stale-libcni-entry x/c1:eth0 reported | runtime: not asked"}},
 	{"entries whose pods are gone", func(w *world) {
 		for _, pod := range []string{"p0", "p1"} {
-			w.vanish(pod)
+			w.must(w.Vanish(pod))
 			w.remove("state/attachments/net/" + pod + ":eth0")
 		}
 	}, []string{
@@ -331,7 +307,7 @@ var others = []struct {
 		[]string{"attachment-without-reservation 10.214.0.2 reported | libcni: p0 has 10.214.0.2"}},
 	{"a pod of which nobody tells", func(w *world) { w.remove("networks/ref/10.214.0.2", "cache/results/ref-p0-eth0") },
 		[]string{"stale-masquerade ref/p0:eth0 reported", "unknown-owner veth reported"}},
-	{"two pods with one address", func(w *world) { w.give("p1", "10.214.0.2/24", netlink.AddrAdd) },
+	{"two pods with one address", func(w *world) { w.must(w.Give("p1", "10.214.0.2/24")) },
 		[]string{"duplicate-address 10.214.0.2 reported"}},
 	{"an entry that cannot be read", func(w *world) { w.put("cache/results/ref-p0-eth0", "") },
 		[]string{"broken-libcni-entry @DIR@/cache/results/ref-p0-eth0 reported"}},

@@ -33,6 +33,7 @@ type look struct {
 
 	rules    map[string][]*rule        // by mark
 	rulesNow map[masquerade.Found]bool // at the end
+	holders  map[string]bool           // who has an address that is reserved for it, at the end
 	hostsNow hashes                    // names of host ends that libcni tells of, at the end
 
 	ids, damaged hashes          // container ids of libcni's entries; names of files that claim by their names

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
@@ -106,7 +105,7 @@ func TestMendLeaves(t *testing.T) {
 	}{
 		{"a file that names somebody by now", func(w *world) { w.put("ipam/net/10.213.0.9", "") }, func(w *world) { w.put("ipam/net/10.213.0.9", "late\r\neth0") },
 			[]string{"leaked-address 10.213.0.9 del"}},
-		{"an address that a pod has by now", func(w *world) { w.put("ipam/net/10.213.0.9", "") }, func(w *world) { w.give("p0", "10.213.0.9/24", netlink.AddrAdd) },
+		{"an address that a pod has by now", func(w *world) { w.put("ipam/net/10.213.0.9", "") }, func(w *world) { w.must(w.Give("p0", "10.213.0.9/24")) },
 			[]string{"empty-reservation 10.213.0.9 reported"}},
 		{"an address that is another's by now", func(w *world) { w.remove("ipam/net/10.213.0.2") }, func(w *world) { w.put("ipam/net/10.213.0.2", "late\r\neth0") },
 			[]string{"duplicate-address 10.213.0.2 reported", "leaked-address 10.213.0.2 reported"}},

@@ -107,7 +107,7 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 	l.suspect(ctx, suspect{
 		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
 		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
-		holds: func(*veth.Survey) bool { return l.ruleIsThere(ctx, r) },
+		holds: func(now *veth.Survey) bool { return l.ruleIsThere(ctx, r) && !l.holdersNow(now)[r.ContainerID] },
 	})
 }
 
@@ -141,4 +141,22 @@ func (l *look) ruleIsThere(ctx context.Context, r *rule) bool {
 		l.rulesNow = lookAgain(ctx)
 	}
 	return l.rulesNow[r.Found]
+}
+
+// holdersNow is the containers that an address is reserved for by now which an
+// interface has, read once for all suspects: what was known at the first look may
+// have been made anew since, and libcni tells of it only when all is done.
+func (l *look) holdersNow(now *veth.Survey) map[string]bool {
+	if l.holders != nil {
+		return l.holders
+	}
+	l.holders = map[string]bool{}
+	for _, s := range l.nets.stores {
+		for h, err := range ipam.In(s.dir) { // what cannot be read was told at the first look
+			if err == nil && h.State == ipam.Reserved && len(now.Addresses[h.Address]) > 0 {
+				l.holders[h.Holder.ContainerID] = true
+			}
+		}
+	}
+	return l.holders
 }

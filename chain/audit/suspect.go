@@ -46,7 +46,7 @@ func (l *look) again(ctx context.Context) {
 		return
 	}
 	settle(ctx)
-	l.rulesNow, l.hostsNow = nil, hashes{}
+	l.rulesNow, l.holders, l.hostsNow = nil, nil, hashes{}
 	all := slices.DeleteFunc(l.suspects, func(s suspect) bool { return !s.still(&s.Finding) })
 	all = idle(all)
 	if slices.ContainsFunc(all, func(s suspect) bool { return s.holds != nil }) {

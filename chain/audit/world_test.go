@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/vishvananda/netlink"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
@@ -162,18 +161,6 @@ func (w *world) expect(found []Finding, want ...string) {
 	}
 }
 
-// vanish removes a pod and its interface, which the kernel would remove some time
-// later.
-func (w *world) vanish(pod string) {
-	w.t.Helper()
-	w.must(w.In(pod, func() error {
-		l, err := netlink.LinkByName("eth0")
-		w.must(err)
-		return netlink.LinkDel(l)
-	}))
-	w.must(w.RemovePod(pod))
-}
-
 // put writes a file below the node's folder.
 func (w *world) put(name, content string) {
 	w.t.Helper()
@@ -188,20 +175,4 @@ func (w *world) remove(names ...string) {
 	for _, name := range names {
 		w.must(os.RemoveAll(filepath.Join(w.Dir, name)))
 	}
-}
-
-// give gives the pod's interface an address, or takes it.
-func (w *world) give(pod, address string, do func(netlink.Link, *netlink.Addr) error) {
-	w.t.Helper()
-	w.must(w.In(pod, func() error {
-		l, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		a, err := netlink.ParseAddr(address)
-		if err != nil {
-			return err
-		}
-		return do(l, a)
-	}))
 }

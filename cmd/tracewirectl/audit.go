@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/ipam"
 	"github.com/tracewire/tracewire/trace/read"
@@ -27,7 +29,7 @@ type auditing struct {
 	ask     sockets
 	network string
 	verbose bool
-	check   bool
+	check   string // when CHECK is run
 	watch   bool
 	every   time.Duration
 	fix     bool
@@ -77,7 +79,9 @@ everything, or a repair failed.`,
 	networkFlag(cmd, &a.network)
 	f := cmd.Flags()
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "Shows every finding, and all that is known of it")
-	f.BoolVar(&a.check, "check", false, "Runs CHECK for all attachments too; what it finds is drift")
+	f.StringVar(&a.check, "check", auto, "Runs CHECK for all attachments too, `WHEN`: always, never, or auto, up to "+strconv.Itoa(checkedAnyway)+" attachments; what it finds is drift")
+	f.Lookup("check").NoOptDefVal = always
+	complete(cmd, "check", cobra.FixedCompletions([]string{always, never, auto}, cobra.ShellCompDirectiveNoFileComp))
 	f.BoolVar(&a.watch, "watch", false, "Looks again and again, and shows what changes")
 	f.DurationVar(&a.every, "every", 30*time.Second, "Looks again after this `DURATION`, with --watch")
 	f.BoolVar(&a.fix, "fix", false, "Repairs what is proven to be left over")
@@ -89,6 +93,13 @@ everything, or a repair failed.`,
 	return cmd
 }
 
+// When an audit runs CHECK.
+const (
+	always, never, auto = "always", "never", "auto"
+
+	checkedAnyway = 250 // attachments that are checked where nothing is said; more than most nodes' pods
+)
+
 // possible tells that the flags ask for one thing.
 func (a auditing) possible() error {
 	switch {
@@ -98,6 +109,8 @@ func (a auditing) possible() error {
 		return errors.New("--yes does nothing without --fix")
 	case a.every < time.Second:
 		return fmt.Errorf("--every is at least 1s, not %s", a.every)
+	case !slices.Contains([]string{always, never, auto}, a.check):
+		return fmt.Errorf("--check is always, never or auto, not %q", a.check)
 	case a.grace < 0:
 		return fmt.Errorf("--grace is negative: %s", a.grace)
 	}
@@ -126,32 +139,32 @@ func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error
 	if len(runtimes) > 0 && n.Sandboxes == nil {
 		n.Sandboxes = []audit.Sandbox{}
 	}
-	if err == nil && a.check {
+	if err == nil && a.check != never {
 		n.Checked, err = c.drift(ctx, a)
 	}
 	return n, err
 }
 
-// drift is what CHECK finds of all attachments.
+// drift is what CHECK finds of all attachments; nil where it was not run.
 func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, err error) {
 	all, err := c.wanted(nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.open(&a.plugins); err != nil {
-		return nil, err
+	c.open(&a.plugins)
+	if _, err := a.plugins.exec.FindInPath(conflist.PluginType, a.plugins.dirs); a.check == auto && (err != nil || len(all) > checkedAnyway) {
+		return nil, nil
 	}
-	done := c.checkAll(ctx, &a.plugins, all)
-	out = make([]audit.Checked, 0, len(done)) // of no attachment: not nil, as CHECK was run
-	for i, d := range done {
+	out = make([]audit.Checked, 0, len(all)) // of no attachment: not nil, as CHECK was run
+	for i, d := range c.checkAll(ctx, &a.plugins, all) {
 		one := audit.Checked{Attachment: all[i].Attachment}
 		for _, f := range d.Findings {
 			one.Findings = append(one.Findings, delegates.Finding{Code: f.Reason, Expected: f.Expected, Found: f.Found})
 		}
+		if d.Error != "" {
+			one.Err = errors.New(d.Error)
+		}
 		out = append(out, one)
-	}
-	if err := verdictOf(done); !errors.Is(err, errFindings) {
-		return out, err
 	}
 	return out, nil
 }
@@ -302,7 +315,11 @@ func (c *command) printReport(w io.Writer, r *report, n audit.Counts) error {
 			return err
 		}
 	}
-	text, colour := fmt.Sprintf("no findings: %s, %s, %s and %s looked at", count(n.Records, "record"), count(n.Reservations, "reservation"),
+	checked := ""
+	if n.Checked > 0 {
+		checked = fmt.Sprintf(" (%d checked)", n.Checked)
+	}
+	text, colour := fmt.Sprintf("no findings: %s%s, %s, %s and %s looked at", count(n.Records, "record"), checked, count(n.Reservations, "reservation"),
 		count(n.Interfaces, "interface"), count(n.Namespaces, "namespace")), green
 	if n.Findings > 0 {
 		text, colour = count(n.Findings, "finding")+" in "+strings.TrimPrefix(text, "no findings: "), red

@@ -46,9 +46,7 @@ Exit codes: 0 no findings, 1 findings, 2 something could not be looked at.`,
 			if err != nil {
 				return err
 			}
-			if err := c.open(&p); err != nil {
-				return err
-			}
+			c.open(&p)
 			done := c.checkAll(cmd.Context(), &p, all)
 			if c.asJSON() {
 				err = printJSON(cmd.OutOrStdout(), done)
@@ -140,8 +138,8 @@ func (c *command) checkAll(ctx context.Context, p *plugins, all []stored) []chec
 	return out
 }
 
-// check checks one attachment.
-func (p *plugins) check(ctx context.Context, r stored) checked {
+// check checks one attachment, by the plugins of one type or all.
+func (p *plugins) check(ctx context.Context, r stored, only ...string) checked {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	out := checked{Attachment: r.String(), Pod: podName(r), Plugins: []string{conflist.PluginType}, Findings: []finding{}}
@@ -152,6 +150,9 @@ func (p *plugins) check(ctx context.Context, r stored) checked {
 	}
 	out.Plugins, out.Whole = pluginsOf(list), true
 	for _, plugin := range list.Plugins {
+		if len(only) > 0 && !slices.Contains(only, plugin.Network.Type) {
+			continue
+		}
 		one := *list
 		one.Plugins = []*libcni.PluginConfig{plugin} // all are asked, past what one finds
 		out.take(plugin.Network.Type, p.cni.CheckNetworkList(ctx, &one, rt))

@@ -12,11 +12,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/audit/cri"
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
 )
 
@@ -44,9 +49,7 @@ type repairs struct {
 // fix looks, shows the plan, and carries it out. Who does so at the same time waits
 // for it.
 func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
-	if err := c.open(&a.plugins); err != nil {
-		return err
-	}
+	c.open(&a.plugins)
 	n, err := c.node(ctx, *a)
 	if err != nil {
 		return err
@@ -68,10 +71,21 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 			return err
 		}
 		err = c.mend(ctx, n, &a.plugins, &plan)
-		left, errAgain := c.look(ctx, n, func(audit.Finding) {}) // what was only reported may have gone with it
-		plan.Left, err = left.Findings, errors.Join(err, errAgain)
+		var errAgain error
+		plan.Left, errAgain = c.left(ctx, *a)
+		err = errors.Join(err, errAgain)
 	}
 	return errors.Join(err, c.printFixed(w, plan), findingsError(plan.Left))
+}
+
+// left is how much is found now: what was only reported may have gone with the rest.
+func (c *command) left(ctx context.Context, a auditing) (int, error) {
+	n, err := c.node(ctx, a)
+	if err != nil {
+		return 0, err
+	}
+	counts, err := c.look(ctx, n, func(audit.Finding) {})
+	return counts.Findings, err
 }
 
 // planFix looks once. What could not be read may know what the rest does not:
@@ -228,10 +242,11 @@ func (c *command) repair(ctx context.Context, n audit.Node, p *plugins, f audit.
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	err := trace.Run(spans, "audit."+string(f.Repair.Action), func(ctx context.Context) error {
-		if f.Repair.Action == audit.Del {
-			return p.delOf(ctx, *f.Repair)
+		err := n.Mend(ctx, *f.Repair)
+		if errors.Is(err, audit.ErrPlugin) {
+			return p.mend(ctx, n, *f.Repair)
 		}
-		return n.Mend(ctx, *f.Repair)
+		return err
 	})
 	if err != nil {
 		root.Fail(err.Error())
@@ -239,6 +254,49 @@ func (c *command) repair(ctx context.Context, n audit.Node, p *plugins, f audit.
 	root.End()
 	c.sink(f.Network).Write(r) // a loss is counted
 	return err
+}
+
+// mend has the plugin make a repair.
+func (p *plugins) mend(ctx context.Context, n audit.Node, r audit.Repair) error {
+	if r.Action == audit.Restore {
+		return p.restore(ctx, n, r.Attachment)
+	}
+	err := p.delOf(ctx, r)
+	if err == nil && r.Action == audit.EndEntry {
+		r.Action = audit.RemoveEntry
+		err = n.Mend(ctx, r)
+	}
+	return err
+}
+
+// restore has the plugin's CHECK put right what it finds. What it still finds is
+// found by the next look.
+func (p *plugins) restore(ctx context.Context, n audit.Node, a delegates.Attachment) error {
+	for _, state := range n.StateDirs {
+		r, err := cache.Dir{Path: filepath.Join(state, "attachments")}.Read(a)
+		if err != nil || r.State != cache.Attached {
+			continue // it went
+		}
+		if done := p.restoring().check(ctx, stored{cache.Stored{Record: r}}, conflist.PluginType); done.Error != "" {
+			return errors.New(done.Error)
+		}
+	}
+	return nil
+}
+
+// restoring is the plugins, with a word for ours that a CHECK is to put right what
+// it finds.
+func (p *plugins) restoring() *plugins {
+	out := *p
+	out.exec = restoring{p.exec}
+	out.cni = libcni.NewCNIConfigWithCacheDir(p.dirs, p.cache, out.exec)
+	return &out
+}
+
+type restoring struct{ invoke.Exec }
+
+func (r restoring) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	return r.Exec.ExecPlugin(ctx, path, stdin, append(environ, chain.EnvRestore+"=1"))
 }
 
 // delOf runs a DEL: of the whole list where libcni has it, and with the namespace

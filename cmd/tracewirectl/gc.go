@@ -58,7 +58,8 @@ look, or not all could be removed.`,
 			if grace < 0 {
 				return fmt.Errorf("--grace is negative: %s", grace)
 			}
-			if err := c.open(&p); err != nil {
+			c.open(&p)
+			if err := p.remember(); err != nil {
 				return err
 			}
 			plan, err := c.planGC(cmd.Context(), &p, ask, only, grace)

@@ -47,8 +47,8 @@ func pluginFlags(cmd *cobra.Command, p *plugins) {
 	}
 }
 
-// open makes the plugins ready to be run, and reads what libcni keeps.
-func (c *command) open(p *plugins) error {
+// open makes the plugins ready to be run.
+func (c *command) open(p *plugins) {
 	if len(p.dirs) == 0 {
 		p.dirs = filepath.SplitList(c.getenv("CNI_PATH"))
 	}
@@ -58,10 +58,9 @@ func (c *command) open(p *plugins) error {
 	p.exec = &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: c.err}}
 	p.cni = libcni.NewCNIConfigWithCacheDir(p.dirs, p.cache, p.exec)
 	p.collecting = libcni.NewCNIConfigWithCacheDir(p.dirs, "/proc/self/fdinfo/none", p.exec) // nobody makes a folder there
-	return p.remember()
 }
 
-// remember reads what libcni keeps.
+// remember reads all that libcni keeps.
 func (p *plugins) remember() error {
 	all, err := p.cni.GetCachedAttachments("")
 	if err != nil {
@@ -77,15 +76,23 @@ func (p *plugins) remember() error {
 // attached is what libcni keeps of an attachment: its list as ADD had it, and what
 // it is given beside the configuration; nil where it keeps nothing that can be used.
 func (p *plugins) attached(a delegates.Attachment) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	kept := p.cached[a]
-	if kept == nil {
+	f, err := cache.ReadFile(filepath.Join(p.cache, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)) // libcni would wait for a pipe
+	if err != nil || f.Broken != nil || f.Attachment != a {
 		return nil, nil
 	}
-	list, err := libcni.NetworkConfFromBytes(kept.Config)
+	rt := &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
+	if len(f.NetNS) > 0 {
+		rt.NetNS = f.NetNS[0]
+	}
+	kept, rt, err := p.cni.GetNetworkListCachedConfig(&libcni.NetworkConfigList{Name: a.Network}, rt)
 	if err != nil {
 		return nil, nil
 	}
-	return list, &libcni.RuntimeConf{ContainerID: kept.ContainerID, IfName: kept.IfName, NetNS: kept.NetNS, Args: kept.CniArgs, CapabilityArgs: kept.CapabilityArgs}
+	list, err := libcni.NetworkConfFromBytes(kept)
+	if err != nil {
+		return nil, nil
+	}
+	return list, rt
 }
 
 // pluginsOf is the plugins of a list, in their order.

@@ -373,10 +373,10 @@ func (w *world) leak(address, id string) {
 func TestAudit(t *testing.T) {
 	w := newWorld(t, podnet, 1)
 	code, out, complaint := w.plug("audit")
-	w.expect(0, code, out, complaint, "no findings: 1 record, 1 reservation, ")
+	w.expect(0, code, out, complaint, "no findings: 1 record (1 checked), 1 reservation, ")
 	w.leak("10.215.0.77", "gone")
 	code, out, complaint = w.plug("audit")
-	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.215.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record, 2 reservations, ")
+	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.215.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record (1 checked), 2 reservations, ")
 	code, out, complaint = w.plug("audit", "-o", "json")
 	w.expect(1, code, out, complaint, `{"version":1,"findings":[
 {"id":"`, `"kind":"leaked-address"`, `],"unread":[
@@ -501,11 +501,14 @@ func TestFixOnAnothersNode(t *testing.T) {
 	}
 	w.put("cache/results/podnet-gone-eth0", "")
 	code, out, complaint = w.plug("audit", "--fix", "--yes")
+	w.expect(1, code, out, complaint, "1 finding only reported", "nothing to repair\n")
+	cri := w.runtime()
+	code, out, complaint = w.plug("audit", "--fix", "--yes", "--cri", cri)
 	w.expect(1, code, out, complaint, "1 finding seen first now", "remembered in "+state+", which was made for it: tracewire has kept nothing on this node\n")
 	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
-	code, out, complaint = w.plug("audit", "--fix", "--yes", "--grace", "0s")
+	code, out, complaint = w.plug("audit", "--fix", "--yes", "--grace", "0s", "--cri", cri)
 	w.expect(0, code, out, complaint, "broken-libcni-entry", "1 finding repaired\n")
 	code, out, complaint = w.plug("uninstall", "--yes")
 	w.expect(0, code, out, complaint, state)
