@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/tracewire/tracewire/proc"
 )
@@ -13,6 +14,15 @@ import (
 type Running struct {
 	Process     int
 	ContainerID string // CNI_CONTAINERID; empty for GC, which may touch any
+	Began       proc.Ticks // of GC; 0 for another, and for one that ended while it was looked at
+}
+
+// Age is how long a GC has been there.
+func (r Running) Age() time.Duration {
+	if r.Began == 0 {
+		return 0
+	}
+	return time.Duration(proc.Now()-r.Began) * proc.Tick
 }
 
 // Busy lists the plugins that make or remove something just now in the calling
@@ -32,7 +42,11 @@ func Busy() (out []Running) {
 func running(pid int) (r Running, ok bool) {
 	env := proc.Environ(pid)
 	ok = slices.Contains([]string{"ADD", "DEL", "GC"}, env["CNI_COMMAND"])
-	return Running{Process: pid, ContainerID: env["CNI_CONTAINERID"]}, ok
+	r = Running{Process: pid, ContainerID: env["CNI_CONTAINERID"]}
+	if ok && r.ContainerID == "" { // of others nothing more is read, as plugins begin and end meanwhile
+		r.Began = proc.Of(pid).Began
+	}
+	return r, ok
 }
 
 // in tells whether a thread of the process is in a network namespace: while a

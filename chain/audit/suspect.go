@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -48,13 +49,15 @@ func (l *look) again(ctx context.Context) {
 	settle(ctx)
 	l.rulesNow, l.holders, l.hostsNow = nil, nil, hashes{}
 	all := slices.DeleteFunc(l.suspects, func(s suspect) bool { return !s.still(&s.Finding) })
-	all = idle(all)
+	all = idle(all, delegates.Busy())
 	if slices.ContainsFunc(all, func(s suspect) bool { return s.holds != nil }) {
 		now, _ := veth.Take(l.paths()) // what cannot be read was told at the first look
 		all = slices.DeleteFunc(all, func(s suspect) bool { return s.holds != nil && (now.Blind || !s.holds(now)) })
 	}
-	for _, s := range idle(all) {
+	busy := delegates.Busy()
+	for _, s := range idle(all, busy) {
 		if s.still(&s.Finding) && ctx.Err() == nil {
+			s.beside(busy)
 			l.tell(s.identify(s.stamps...))
 		}
 	}
@@ -62,13 +65,29 @@ func (l *look) again(ctx context.Context) {
 	l.suspects = l.suspects[:0]
 }
 
-// idle is those of whose container no plugin is at work. A GC may be at work for
-// any.
-func idle(all []suspect) []suspect {
-	if len(all) == 0 {
-		return nil
+// hangs is the age at which a GC has hung: it keeps nothing from being told any
+// more. A repair has to wait for the locks that it holds.
+const hangs = time.Minute
+
+// hung tells that a plugin is a GC that hangs.
+func hung(r delegates.Running) bool { return r.ContainerID == "" && r.Age() >= hangs }
+
+// Processes is what seems to work for no pod.
+const Processes Source = "processes"
+
+// beside adds to a suspect which GCs hang.
+func (s *suspect) beside(busy []delegates.Running) {
+	for _, r := range busy {
+		if hung(r) {
+			s.says(Processes, fmt.Sprintf("a GC has been at work for %s, process %d", r.Age().Round(time.Second), r.Process))
+		}
 	}
-	busy := ids(delegates.Busy())
+}
+
+// idle is those of whose container no plugin is at work. A GC may be at work for
+// any, unless it hangs.
+func idle(all []suspect, at []delegates.Running) []suspect {
+	busy := ids(at)
 	return slices.DeleteFunc(all, func(s suspect) bool { return busy[""] || s.id != "" && busy[s.id] })
 }
 
@@ -76,7 +95,9 @@ func idle(all []suspect) []suspect {
 func ids(all []delegates.Running) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range all {
-		out[r.ContainerID] = true
+		if !hung(r) {
+			out[r.ContainerID] = true
+		}
 	}
 	return out
 }
@@ -86,7 +107,7 @@ func settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, r := range delegates.Busy() {
-		for !r.Over() && ctx.Err() == nil {
+		for !hung(r) && !r.Over() && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(5 * time.Millisecond):
