@@ -13,7 +13,7 @@ import (
 // Running is a plugin's process: ours or another's, on ADD, DEL or GC.
 type Running struct {
 	Process     int
-	ContainerID string // CNI_CONTAINERID; empty for GC, which may touch any
+	ContainerID string     // CNI_CONTAINERID; empty for GC, which may touch any
 	Began       proc.Ticks // of GC; 0 for another, and for one that ended while it was looked at
 }
 

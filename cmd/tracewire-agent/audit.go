@@ -1,15 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/audit/cri"
@@ -50,22 +57,35 @@ func (a auditFlags) possible() error {
 type audits struct {
 	mu     sync.Mutex
 	counts map[audit.Kind]int
-	known  map[string]bool // ids that were told of
+	known  map[string]bool // ids that were told of; nil before the first
 	ended  time.Time       // of the last that could look at everything; zero before
+	looked bool            // one ended, however
+	unread int             // sources that the last could not look at
+
+	said string // of that, last
+	kept []byte // toldFile, as it is
 }
 
 var (
 	descFindings = prometheus.NewDesc("tracewire_audit_findings", "What the last audit found, by kind; absent before the first and without audits.", []string{"kind", "severity"}, nil)
+	descUnread   = prometheus.NewDesc("tracewire_audit_unread", "Sources that the last audit could not look at, a runtime that did not answer too; absent before the first.", nil, nil)
 	descAudited  = prometheus.NewDesc("tracewire_audit_timestamp_seconds", "When the last audit ended that could look at everything; 0 for none.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
-func (a *audits) Describe(ch chan<- *prometheus.Desc) { ch <- descFindings; ch <- descAudited }
+func (a *audits) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descFindings, descUnread, descAudited} {
+		ch <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (a *audits) Collect(ch chan<- prometheus.Metric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.looked {
+		gauge(ch, descUnread, float64(a.unread))
+	}
 	if a.counts == nil {
 		return // none ended yet: nothing is known
 	}
@@ -79,11 +99,12 @@ func (a *audits) Collect(ch chan<- prometheus.Metric) {
 	gauge(ch, descAudited, at)
 }
 
-// audit looks at every interval until ctx ends.
+// audit looks again and again until ctx ends. The interval is between the end of
+// one and the next: one that takes longer keeps nobody waiting.
 func (a *agent) audit(ctx context.Context) {
 	for a.flags.audit.interval > 0 {
-		if err := a.auditOnce(ctx); err != nil && ctx.Err() == nil {
-			a.log.Warn().Err(err).Msg("audit could not look at everything")
+		if err := a.auditOnce(ctx); ctx.Err() == nil {
+			a.sayUnread(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -93,6 +114,18 @@ func (a *agent) audit(ctx context.Context) {
 	}
 }
 
+// sayUnread says what an audit could not look at: once, until that changes.
+func (a *agent) sayUnread(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != a.audits.said {
+		a.log.Warn().Err(err).Msg("audit could not look at everything")
+	}
+	a.audits.said = text
+}
+
 // toldAtOnce bounds how many new findings of one audit have a line each.
 const toldAtOnce = 100
 
@@ -100,7 +133,11 @@ const toldAtOnce = 100
 func (a *agent) auditOnce(ctx context.Context) error {
 	n, err := a.node(ctx)
 	if err != nil {
+		a.audits.missed()
 		return err
+	}
+	if a.audits.known == nil {
+		a.audits.known = a.recall()
 	}
 	counts, known, fresh := map[audit.Kind]int{}, map[string]bool{}, 0
 	var errs []error
@@ -124,23 +161,80 @@ func (a *agent) auditOnce(ctx context.Context) error {
 	if fresh > toldAtOnce {
 		a.log.Warn().Int("findings", fresh-toldAtOnce).Msg("more findings: tracewirectl audit shows them")
 	}
-	a.audits.take(counts, known, len(errs) == 0)
-	return errors.Join(errs...)
+	a.audits.take(counts, known, len(errs))
+	return errors.Join(append(errs, a.remember())...)
+}
+
+// missed takes down that nothing could be looked at.
+func (a *audits) missed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.looked, a.unread = true, 1
 }
 
 // take takes over what an audit found. Where it could not look at everything, what
-// was found before may still be there, and is not told of again.
-func (a *audits) take(counts map[audit.Kind]int, known map[string]bool, all bool) {
+// was found before may still be there: it is counted, and not told of again.
+func (a *audits) take(counts map[audit.Kind]int, known map[string]bool, unread int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if all {
+	if unread == 0 {
 		a.ended = time.Now()
 	} else {
-		for id := range a.known {
-			known[id] = true
+		maps.Copy(known, a.known)
+		for kind, n := range a.counts {
+			counts[kind] = max(counts[kind], n)
 		}
 	}
-	a.counts, a.known = counts, known
+	a.counts, a.known, a.looked, a.unread = counts, known, true, unread
+}
+
+// toldFile is what was told of, below --state: an agent that starts again does not
+// tell of it again.
+const toldFile = "agent-audit.json"
+
+// maxTold bounds what is read of it in bytes: a finding takes some 20.
+const maxTold = 16 << 20
+
+// recall is what an agent before told of. Without a folder for it, or where it
+// cannot be read, that is nothing.
+func (a *agent) recall() map[string]bool {
+	known := map[string]bool{}
+	if a.flags.state == "" {
+		return known
+	}
+	f, err := os.OpenFile(filepath.Join(a.flags.state, toldFile), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return known
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxTold))
+	var ids []string
+	if err != nil || json.Unmarshal(b, &ids) != nil {
+		return known
+	}
+	a.audits.kept = b
+	for _, id := range ids {
+		known[id] = true
+	}
+	return known
+}
+
+// remember keeps what was told of, where that changed.
+func (a *agent) remember() error {
+	b, err := json.Marshal(slices.Sorted(maps.Keys(a.audits.known)))
+	if err != nil || a.flags.state == "" || bytes.Equal(b, a.audits.kept) {
+		return err
+	}
+	path := filepath.Join(a.flags.state, toldFile)
+	aside := path + ".new"
+	_ = os.Remove(aside) // whatever it is
+	if err = os.WriteFile(aside, b, 0o600); err == nil {
+		err = os.Rename(aside, path)
+	}
+	if err == nil {
+		a.audits.kept = b
+	}
+	return err
 }
 
 // tellOf writes a line on a finding.

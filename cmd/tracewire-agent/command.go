@@ -91,7 +91,7 @@ func (c *command) root() *cobra.Command {
 	f.StringArrayVar(&c.flags.spools, "spool", nil, "Ships the traces in `DIR`; may be given again (default: what the conflists say, and "+conflist.DefaultStateDir+"/spool)")
 	f.StringArrayVar(&c.flags.logs, "log", nil, "Ships the log `FILE`; may be given again (default: what the conflists say, and "+conflist.DefaultLogPath+")")
 	f.StringVar(&c.flags.confDir, "conf-dir", "", "Reads the network configuration lists in `DIR` (default: $NETCONFPATH, else "+conflist.DefaultFolder+")")
-	f.StringVar(&c.flags.state, "state", "", "Keeps how far was sent in `DIR` (default: in the spool, and beside the log)")
+	f.StringVar(&c.flags.state, "state", "", "Keeps how far was sent, and what audits told of, in `DIR` (default: in the spool and beside the log, and nowhere)")
 	f.BoolVar(&c.flags.ship, "logs", false, "Ships the lines of the log too")
 	f.StringVar(&c.flags.policy, "policy", "all", "Ships `WHICH` traces: all, or parent: those that the parent sampled, those with an error, and slow ones")
 	f.DurationVar(&c.flags.slow, "slow", time.Second, "Calls what takes this long slow; 0: nothing")

@@ -46,7 +46,7 @@ func metricsTable(t *testing.T) string {
 	counts := newOperations()
 	observed(counts, line(t, "cni.ADD", "podnet", "c1", nil))
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(counts, exports{(&agent{}).signals}, onNode(t), &audits{counts: map[audit.Kind]int{}})
+	registry.MustRegister(counts, exports{(&agent{}).signals}, onNode(t), &audits{counts: map[audit.Kind]int{}, looked: true})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -40,10 +40,10 @@ type repairs struct {
 	Reported int             `json:"reported"` // that have no repair
 	Done     []string        `json:"done"`     // ids of findings
 	Failed   []string        `json:"failed"`
-	Left     int             `json:"left"` // findings that a look afterwards finds
+	Left     int             `json:"left"`           // findings that a look afterwards finds
+	Made     string          `json:"made,omitempty"` // the folder that was made to remember Young
 
 	wait time.Duration // until all of Young may be
-	made string        // the folder that was made to remember them; empty where it was there
 }
 
 // fix looks, shows the plan, and carries it out. Who does so at the same time waits
@@ -100,7 +100,7 @@ func (c *command) planFix(ctx context.Context, n audit.Node, m *memory, grace ti
 		return strings.Compare(string(a.Kind)+a.Network+a.About()+a.ID, string(b.Kind)+b.Network+b.About()+b.ID)
 	})
 	if slices.ContainsFunc(all, func(f audit.Finding) bool { return f.Repair != nil }) {
-		if plan.made, err = m.make(ctx); err != nil {
+		if plan.Made, err = m.make(ctx); err != nil {
 			return plan, err
 		}
 	}
@@ -169,8 +169,8 @@ func (c *command) printPlan(w io.Writer, plan repairs) error {
 	if n := len(plan.Young); n > 0 {
 		fmt.Fprintf(&b, "%s seen first now, or not for long enough; run again in %d s\n", count(n, "finding"), int(plan.wait.Round(time.Second).Seconds()))
 	}
-	if plan.made != "" {
-		fmt.Fprintf(&b, "they are remembered in %s, which was made for it: tracewire has kept nothing on this node\n", plan.made)
+	if plan.Made != "" {
+		fmt.Fprintf(&b, "they are remembered in %s, which was made for it: tracewire has kept nothing on this node\n", plan.Made)
 	}
 	if plan.Reported > 0 {
 		fmt.Fprintf(&b, "%s only reported: tracewirectl audit shows why\n", count(plan.Reported, "finding"))

@@ -92,7 +92,7 @@ func (w *world) aDay() {
 		w.put(name, "{}")
 	}
 	w.must(os.MkdirAll(agentDir, 0o700))
-	for _, name := range []string{"agent-0011223344556677.checkpoint", "agent-0011223344556677.lock", ".log.jsonl.agent-0011223344556677.lock"} {
+	for _, name := range []string{"agent-0011223344556677.checkpoint", "agent-0011223344556677.lock", "agent-audit.json", "agent-audit.json.new", ".log.jsonl.agent-0011223344556677.lock"} {
 		w.must(os.WriteFile(filepath.Join(agentDir, name), nil, 0o600))
 	}
 	for _, name := range []string{"polled", "dropped", "reaped"} {
