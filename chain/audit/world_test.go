@@ -38,6 +38,10 @@ type world struct {
 	list      string
 }
 
+// TestMain runs the tests apart: an audit sees all processes and namespaces of the
+// machine.
+func TestMain(m *testing.M) { os.Exit(netns.Apart(m)) }
+
 // newWorld makes a node. Its boot has no other id than the machine's.
 func newWorld(t *testing.T, list string, pods int) *world {
 	t.Helper()

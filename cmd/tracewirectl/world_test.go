@@ -39,6 +39,10 @@ type world struct {
 	env []string
 }
 
+// TestMain runs the tests apart: an audit sees all processes and namespaces of the
+// machine.
+func TestMain(m *testing.M) { os.Exit(netns.Apart(m)) }
+
 // newWorld makes a node with pods p0, p1 and so on. The test's thread is in its
 // namespace, and so are the programs that it starts.
 func newWorld(t *testing.T, list string, pods int) *world {
