@@ -48,20 +48,25 @@ func check(ctx context.Context, steps Steps, call delegates.Call) error {
 	return findings(errs)
 }
 
+// passes bounds how often a CHECK puts right what it finds: what one pass makes,
+// as a bridge, lets the next one see what it lacks.
+const passes = 3
+
 // restore puts right what a CHECK finds. What is left of it is found by another.
 func (c *Chain) restore(ctx context.Context, steps Steps, call delegates.Call) error {
 	if !call.Made.Known || !call.Made.ThisBoot {
 		return fmt.Errorf("%w: %s", ErrUnrecorded, call.Attachment)
 	}
 	call.Shared = func(ctx context.Context) (func(), error) { return c.share(ctx, call.Network) }
-	err := row(ctx, "restore", func(ctx context.Context) error {
-		err := check(ctx, steps, call)
-		if errors.As(err, &delegates.Findings{}) {
-			return nil // they were put right, or will be found again
+	return row(ctx, "restore", func(ctx context.Context) error {
+		for range passes {
+			err := check(ctx, steps, call)
+			if err == nil || !errors.As(err, &delegates.Findings{}) {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
-	return err
 }
 
 // forward is the steps in the order of their CHECK: the interface, then what

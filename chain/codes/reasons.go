@@ -28,7 +28,7 @@ var Reasons = []Reason{
 	{"port.isolation", "the port is isolated and `portIsolation` is not set, or the other way round", "isolated ports do not reach each other", true, true},
 	{"port.learning", "the bridge does not learn where the pod is", "its frames are flooded to all ports", true, true},
 	{"port.vlan", "the port lacks a VLAN that `vlan` or `vlanTrunk` asks for, or has VLAN 1 again", "`bridge vlan` shows them", true, true},
-	{"bridge.missing", "the bridge is gone, was renamed, or something else has its name", "where it was renamed the next ADD makes another: give it its name back", true, false},
+	{"bridge.missing", "the bridge is gone, was renamed, or something else has its name", "where it was renamed the next ADD makes another: give it its name back", true, true},
 	{"bridge.down", "the bridge is down", "`ip link set` turns it on again; its IPv6 addresses are gone by then", true, true},
 	{"bridge.mtu", "the bridge has a smaller MTU than the pod: than `mtu` says, or than any of its ports", "set the bridge's; ADD refuses one that has pods", false, true},
 	{"bridge.vlan", "`vlan` or `vlanTrunk` is set, and the bridge does not filter VLANs", "turn its vlan_filtering on: ADD refuses it", false, false},

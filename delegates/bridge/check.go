@@ -20,6 +20,7 @@ type check struct {
 	Bridge
 	veth.Check
 	bridge veth.Link // zero where it is missing
+	alone  bool      // the host end is no bridge's port
 }
 
 // Check implements delegates.Delegate. What differs is a delegates.Findings;
@@ -60,6 +61,7 @@ func onOff(on bool) string {
 // port compares the host end as a port of the bridge. All is in the answers
 // that were read already.
 func (k *check) port(end veth.Link) error {
+	k.alone = end.Master == 0
 	if k.bridge.Index == 0 {
 		return nil
 	}
@@ -162,9 +164,12 @@ func (k *check) mtu(end veth.Link) error {
 	return nil
 }
 
-// segment compares the bridge itself.
-func (k *check) segment(context.Context) error {
+// segment compares the bridge itself. One that was renamed goes on under its new
+// name: it is not put beside another.
+func (k *check) segment(ctx context.Context) error {
 	switch b := k.bridge; {
+	case b.Index == 0 && k.alone:
+		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, "none", func() error { return k.ensureBridge(ctx) })
 	case b.Index == 0:
 		k.Find("bridge.missing", "bridge "+k.Conf.Bridge, "none", nil)
 	case b.Kind != "bridge":
@@ -241,6 +246,15 @@ func (k *check) putPort(end veth.Link) error {
 // wiring is what ADD had, for what it would do once more.
 func (k *check) wiring() *wiring {
 	return &wiring{Bridge: k.Bridge, Wire: veth.Wire{Call: k.Call, Host: k.Host, Result: k.Made()}, bridge: k.bridge}
+}
+
+func (k *check) ensureBridge(ctx context.Context) (err error) {
+	w := k.wiring()
+	if w.unlock, err = k.Hold(ctx, true); err != nil {
+		return err
+	}
+	defer func() { w.unlock() }()
+	return w.ensureBridge(ctx)
 }
 
 func (k *check) ensureGateway(ctx context.Context) error { return k.wiring().ensureGateway(ctx) }

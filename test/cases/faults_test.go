@@ -143,10 +143,24 @@ var faults = map[string][]fault{
 		expected: "HOST: learning on", found: "off",
 	}},
 	"port.vlan": {{skip: noVLANs}},
-	"bridge.missing": {{
-		plant: renamed("host", "tb0", "away"), mend: renamed("host", "away", "tb0"),
-		expected: "bridge tb0", found: "none",
-	}},
+	"bridge.missing": {
+		{
+			name: "renamed", stays: true, plant: renamed("host", "tb0", "away"), mend: renamed("host", "away", "tb0"),
+			expected: "bridge tb0", found: "none",
+		},
+		{
+			name:     "deleted",
+			plant:    linked("host", "tb0", "del", ""),
+			mend:     all(linked("host", "tb0", "bridge", ""), linked("host", "tb0", "up", ""), linked("host", "tb0", "address", "10.77.0.1/24"), linked("host", hostEnd, "master", "tb0")),
+			expected: "bridge tb0", found: "none",
+		},
+		{
+			name: "deleted, IPv6", set: map[string]string{"ipam.ranges": dual, "isDefaultGateway": "true"},
+			plant:    linked("host", "tb0", "del", ""),
+			mend:     all(linked("host", "tb0", "bridge", ""), linked("host", "tb0", "up", ""), linked("host", "tb0", "address", "10.77.0.1/24"), linked("host", "tb0", "address", "fd77::1/64"), linked("host", hostEnd, "master", "tb0")),
+			expected: "bridge tb0", found: "none",
+		},
+	},
 	"bridge.down": {{
 		plant: linked("host", "tb0", "down", ""), mend: linked("host", "tb0", "up", ""),
 		expected: "tb0 up", found: "down",
