@@ -224,7 +224,7 @@ var plants = []struct {
 			c := masquerade.Chains{Network: "net", ContainerID: id, IfName: "eth0"}
 			w.must(c.Ensure(w.t.Context(), []netip.Prefix{netip.MustParsePrefix("10.213.0.9/24")}))
 		}
-	}, []string{"stale-masquerade net/c1: del | rules: chain CNI-", "stale-masquerade net/c2: del"}},
+	}, []string{"stale-masquerade net/c1 del | rules: chain CNI-", "stale-masquerade net/c2 del"}},
 }
 
 // leaves is what stays of plants, by name, once what was found is mended.

@@ -138,7 +138,7 @@ func (f Finding) About() string {
 	case f.Address.IsValid():
 		return f.Address.String()
 	case f.Attachment != nil && f.Attachment.ContainerID != "":
-		return f.Attachment.String()
+		return strings.TrimSuffix(f.Attachment.String(), ":") // the interface's name may not be known
 	case f.Interface != "":
 		return f.Interface
 	}

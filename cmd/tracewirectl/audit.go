@@ -156,7 +156,7 @@ func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, e
 		return nil, nil
 	}
 	out = make([]audit.Checked, 0, len(all)) // of no attachment: not nil, as CHECK was run
-	for i, d := range c.checkAll(ctx, &a.plugins, all) {
+	for i, d := range c.checkAll(ctx, &a.plugins, all, unheard()) {
 		one := audit.Checked{Attachment: all[i].Attachment}
 		for _, f := range d.Findings {
 			one.Findings = append(one.Findings, delegates.Finding{Code: f.Reason, Expected: f.Expected, Found: f.Found})

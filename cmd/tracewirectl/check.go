@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +48,7 @@ Exit codes: 0 no findings, 1 findings, 2 something could not be looked at.`,
 				return err
 			}
 			c.open(&p)
-			done := c.checkAll(cmd.Context(), &p, all)
+			done := c.checkAll(cmd.Context(), &p, all, checksAtOnce)
 			if c.asJSON() {
 				err = printJSON(cmd.OutOrStdout(), done)
 			} else {
@@ -113,16 +114,20 @@ type finding struct {
 	Mends    bool   `json:"mends"` // DEL and a new ADD put it right
 }
 
-// Bounds on CHECKs: how many run at the same time, and for how long one may.
-const (
-	checksAtOnce = 8
-	checkTime    = time.Minute
-)
+// checksAtOnce bounds how many CHECKs run at the same time.
+const checksAtOnce = 8
 
-// checkAll checks attachments, several at the same time, in their order.
-func (c *command) checkAll(ctx context.Context, p *plugins, all []stored) []checked {
+// unheard is how many run at the same time where nobody waits for them: half of the
+// processors stay for the pods that are made meanwhile.
+func unheard() int { return max(1, runtime.NumCPU()/2) }
+
+// checkTime bounds one CHECK.
+const checkTime = time.Minute
+
+// checkAll checks attachments, some at the same time, in their order.
+func (c *command) checkAll(ctx context.Context, p *plugins, all []stored, atOnce int) []checked {
 	out := make([]checked, len(all))
-	turns := make(chan struct{}, checksAtOnce)
+	turns := make(chan struct{}, atOnce)
 	bar := c.progress("CHECK", len(all))
 	defer bar.end()
 	var group sync.WaitGroup

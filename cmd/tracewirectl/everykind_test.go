@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -249,6 +250,17 @@ func shape(l netlink.Link) string {
 	return fmt.Sprintln(a.Index, a.Name, a.HardwareAddr, a.MTU, a.Flags, a.MasterIndex, a.ParentIndex, a.Alias, a.OperState)
 }
 
+// fits holds that a screen is no wider than the terminal.
+func (w *world) fits(screen string) {
+	w.t.Helper()
+	for line := range strings.Lines(screen) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 100 {
+			w.t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	w.t.Log(screen)
+}
+
 // TestEveryKind plants two of each kind on a node with pods that live: each is
 // found, with what the sources say; two repairs later nothing is left but what the
 // node cannot decide. The pods that live keep all that they have, and a connection.
@@ -274,6 +286,8 @@ func TestEveryKind(t *testing.T) {
 			}
 		}
 	}
+	_, screen, _ := w.plug("audit", "--cri", cri)
+	w.fits(screen)
 	for i := range 2 {
 		if i > 0 {
 			w.must(backdate(w.Dir+"/state", time.Minute))
@@ -282,7 +296,7 @@ func TestEveryKind(t *testing.T) {
 		if code != 1 || complaint != "" {
 			t.Errorf("exit code %d of --fix, want 1, as some are only reported\n%s%s", code, out, complaint)
 		}
-		t.Log(out)
+		w.fits(out)
 		w.must(connection.say())
 	}
 	for _, f := range w.found("--cri", cri) {

@@ -63,7 +63,7 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 	if err != nil {
 		return err
 	}
-	if err := c.printPlan(w, plan); err != nil {
+	if err := c.printPlan(w, plan, a.verbose); err != nil {
 		return err
 	}
 	if len(plan.Due) > 0 {
@@ -146,12 +146,16 @@ var planColumns = []column{
 }
 
 // printPlan shows what would be done, and what has to wait.
-func (c *command) printPlan(w io.Writer, plan repairs) error {
+func (c *command) printPlan(w io.Writer, plan repairs, all bool) error {
 	if c.asJSON() {
 		return nil // it is told once, at the end
 	}
 	var rows [][]cell
-	for _, f := range plan.Due[:min(len(plan.Due), shown)] {
+	first := plan.Due
+	if !all {
+		first = first[:min(len(first), shown)]
+	}
+	for _, f := range first {
 		rows = append(rows, []cell{{text: string(f.Kind)}, {text: c.aboutText(f)}, {text: c.short(f.Fix)}})
 	}
 	var b strings.Builder
@@ -162,7 +166,7 @@ func (c *command) printPlan(w io.Writer, plan repairs) error {
 			return err
 		}
 		if rest := len(plan.Due) - len(rows); rest > 0 {
-			fmt.Fprintf(&b, "and %d more\n", rest)
+			fmt.Fprintf(&b, "and %d more (-v shows all)\n", rest)
 		}
 		b.WriteString("\n")
 	}

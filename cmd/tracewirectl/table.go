@@ -224,7 +224,7 @@ func breakAt(r []rune, width int) int {
 			return i
 		}
 	}
-	if slash := slices.Index(r, '/') + 1; slash > 0 && slash <= width && len(r)-slash <= width {
+	if slash := slices.Index(r, '/') + 1; slash > 1 && slash <= width && len(r)-slash <= width {
 		return slash
 	}
 	for i := width; i > width/3; i-- {
