@@ -129,7 +129,7 @@ var plants = []struct {
 		w.must(w.Port("one", "tb0", "x"))
 		w.must(w.Port("two", "tb0", "y"))
 	}, []string{"unknown-owner one reported | kernel: one is a port of tb0 | libcni: no entry", "unknown-owner two reported"}},
-	{"a namespace that is gone", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
+	{"a namespace that is gone", func(w *world) { w.must(w.Vanish("p0")) }, []string{
 		"stale-libcni-entry net/p0:eth0 end-libcni-entry | libcni: p0 on eth0 | namespaces: no network namespace is at | runtime: not asked",
 		"stale-record net/p0:eth0 del | records: attached in | namespaces: no network namespace is at",
 	}},
