@@ -12,7 +12,7 @@ import (
 
 // Files is the files below the node's state and IPAM folders and libcni's
 // cache, as paths relative to Dir, that stand for an attachment: no locks, no
-// cursors of host-local, no telemetry.
+// cursors of host-local, no telemetry, nothing that the operator's command keeps.
 func (n *Node) Files() (out []string, err error) {
 	for _, dir := range []string{"state", "ipam", "cache"} {
 		err := filepath.WalkDir(filepath.Join(n.Dir, dir), func(path string, d fs.DirEntry, err error) error {
@@ -23,7 +23,7 @@ func (n *Node) Files() (out []string, err error) {
 				return err
 			}
 			name, err := filepath.Rel(n.Dir, path)
-			if d.Name() != "lock" && !strings.HasPrefix(d.Name(), "last_reserved_ip.") && !strings.HasPrefix(name, "state/spool/") {
+			if d.Name() != "lock" && !strings.HasPrefix(d.Name(), "last_reserved_ip.") && !strings.HasPrefix(name, "state/spool/") && !strings.HasPrefix(name, "state/audit.") {
 				out = append(out, name)
 			}
 			return err

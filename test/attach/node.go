@@ -39,6 +39,9 @@ type Node struct {
 	beyond, uplinks map[string]bool
 
 	booted, mounts bool // another boot id is mounted; the thread has mounts of its own
+	apart          bool // and nothing in the usual folder
+
+	aside map[string]bool // operations that count for nothing, by the span's id
 
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
@@ -55,7 +58,7 @@ func NewNode(dir string, path ...string) (*Node, error) {
 		_ = host.Close()
 		return nil, err
 	}
-	n := &Node{Dir: dir, Exec: newExec(), path: path, host: host, pods: map[string]ns.NetNS{}, macs: map[string]string{}, beyond: map[string]bool{}, uplinks: map[string]bool{}}
+	n := &Node{Dir: dir, Exec: newExec(), path: path, host: host, pods: map[string]ns.NetNS{}, macs: map[string]string{}, beyond: map[string]bool{}, uplinks: map[string]bool{}, aside: map[string]bool{}}
 	n.cni = libcni.NewCNIConfigWithCacheDir(path, filepath.Join(dir, "cache"), n.Exec)
 	return n, nil
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/tracewire/tracewire/trace/read"
 )
 
-// Operations is what the spool has, oldest first.
+// Operations is what the spool has, oldest first, but for CHECKs that Ctl ran.
 func (n *Node) Operations() (ops []read.Operation, err error) {
 	torn, err := read.Spool(filepath.Join(n.Dir, "state", "spool"), func(o read.Operation) bool {
-		ops = append(ops, o)
+		if !n.aside[o.Root.SpanID] {
+			ops = append(ops, o)
+		}
 		return true
 	})
 	if err == nil && torn > 0 {
