@@ -9,9 +9,10 @@
 //	spans.txt    the span trees of all operations
 //	kernel.txt   what the kernel had after the last ADD that succeeded
 //	rules.txt    the rules at each step "rules", in cases that have one
+//	audit.txt    what "audit", "look", "fix" and "uninstall" tell, in cases that have one
 //	plugins      executables that stand before all others, in cases that bring some
 //
-// The four before plugins are written anew by `-update`: read what changed. Every case
+// The five before plugins are written anew by `-update`: read what changed. Every case
 // ends with nothing left: no interface but bridges, no reservation, no record.
 package cases
 
@@ -58,23 +59,34 @@ func run(t *testing.T, folder string) {
 	c.load(t, "in.conflist")
 	for i, line := range lines {
 		word, rest, _ := strings.Cut(line, " ")
-		if word == "expect-error" {
+		if strings.HasPrefix(word, "expect-") {
 			continue
 		}
-		want := ""
-		if i+1 < len(lines) {
-			want, _ = strings.CutPrefix(lines[i+1], "expect-error ")
-			if want == lines[i+1] {
-				want = ""
-			}
-		}
-		c.step(t, line, word, strings.Fields(rest), want)
+		c.step(t, line, word, strings.Fields(rest), wanted(lines[i+1:]))
 	}
 	c.compare(t)
 	nothingLeft(t, c.Node)
 	told(t, c.Node, c.ran)
 	logSound(t, c.Node)
 }
+
+// wanted is the error that the lines after a step expect of it; empty for none.
+func wanted(after []string) (want string) {
+	if len(after) == 0 {
+		return ""
+	}
+	want, expected := strings.CutPrefix(after[0], "expect-error ")
+	switch {
+	case expected:
+		return want
+	case after[0] == "expect-killed":
+		return killed
+	}
+	return ""
+}
+
+// killed is what a step expects whose plugin is ended before it answers.
+const killed = "killed"
 
 // own is the folder of a case's own plugins, which stand before the others.
 func own(t *testing.T, folder string) []string {
@@ -129,7 +141,9 @@ type story struct {
 	macs    map[string]string // that "same-mac" has seen, by interface
 	kernel  string
 	rules   string
-	last    string         // the step before, that the next rules are listed after
+	audits  string
+	runtime string         // the socket that an audit asks; empty for none
+	last    string         // the step before, that the next rules or findings are listed after
 	ran     map[string]int // times that our plugin was run, by CNI_COMMAND
 }
 
@@ -179,7 +193,18 @@ var verbs = map[string]func(*story, context.Context, *testing.T, []string) error
 	"untold":     (*story).untold,
 	"boot":       (*story).boot,
 	"reserve":    (*story).reserve,
+	"audit":      (*story).audit,
+	"look":       (*story).look,
+	"fix":        (*story).fix,
+	"later":      (*story).later,
+	"uninstall":  (*story).uninstall,
+	"sandboxes":  (*story).sandboxes,
+	"process":    (*story).process,
+	"old":        (*story).old,
 }
+
+// tellers is the steps that write down what there is, and change it for no other.
+var tellers = map[string]bool{"rules": true, "audit": true, "uninstall": true}
 
 func (c *story) step(t *testing.T, line, verb string, args []string, want string) {
 	t.Helper()
@@ -191,7 +216,7 @@ func (c *story) step(t *testing.T, line, verb string, args []string, want string
 	defer cancel()
 	before, errBefore := c.Left()
 	err := do(c, ctx, t, args)
-	if verb != "rules" {
+	if !tellers[verb] {
 		c.last = line
 	}
 	if problem := expected(err, want, c.Normal); problem != nil {
@@ -215,6 +240,9 @@ func (c *story) heard(t *testing.T, line string) (failed bool) {
 			continue
 		}
 		c.ran[call.Verb]++
+		if call.Exit == -1 { // it could answer nothing, and take nothing back
+			continue
+		}
 		if err := call.Sound(); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
@@ -231,6 +259,12 @@ func expected(err error, want string, normal func(string) string) error {
 			return fmt.Errorf("no error, want %s", want)
 		}
 		return err
+	}
+	if want == killed {
+		if !strings.Contains(err.Error(), " exited with -1") {
+			return fmt.Errorf("is not killed: %w", err)
+		}
+		return nil
 	}
 	number, text, _ := strings.Cut(want, " ")
 	code, bad := strconv.ParseUint(number, 10, 32)
@@ -263,9 +297,9 @@ func (c *story) compare(t *testing.T) {
 		t.Error(err)
 	}
 	for _, e := range []struct{ name, got string }{
-		{"result.json", c.Normal(results)}, {"spans.txt", spans}, {"kernel.txt", c.kernel}, {"rules.txt", c.rules},
+		{"result.json", c.Normal(results)}, {"spans.txt", spans}, {"kernel.txt", c.kernel}, {"rules.txt", c.rules}, {"audit.txt", c.audits},
 	} {
-		if e.name == "rules.txt" && e.got == "" {
+		if (e.name == "rules.txt" || e.name == "audit.txt") && e.got == "" {
 			continue
 		}
 		path := filepath.Join(c.folder, e.name)
@@ -297,13 +331,9 @@ func nothingLeft(t *testing.T, n *attach.Node) {
 // STATUS may leave none.
 func told(t *testing.T, n *attach.Node, ran map[string]int) {
 	t.Helper()
-	ops, err := n.Operations()
+	got, err := spooled(n)
 	if err != nil {
 		t.Error(err)
-	}
-	got := map[string]int{}
-	for _, o := range ops {
-		got[strings.TrimPrefix(o.Root.Name, "cni.")]++
 	}
 	for verb, times := range ran {
 		if may := verb == "STATUS"; got[verb] > times || got[verb] < times && !may && verb != "VERSION" {
@@ -314,6 +344,16 @@ func told(t *testing.T, n *attach.Node, ran map[string]int) {
 	if len(got) > 0 {
 		t.Errorf("the spool has operations that never ran: %v", got)
 	}
+}
+
+// spooled is how many operations of a name the spool has.
+func spooled(n *attach.Node) (map[string]int, error) {
+	ops, err := n.Operations()
+	got := map[string]int{}
+	for _, o := range ops {
+		got[strings.TrimPrefix(o.Root.Name, "cni.")]++
+	}
+	return got, err
 }
 
 // logSound is what holds of the log, where there is one: lines of JSON.

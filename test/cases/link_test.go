@@ -21,8 +21,11 @@ import (
 // WHAT [VALUE]", where WHERE is a pod or host.
 func (c *story) link(_ context.Context, _ *testing.T, args []string) error {
 	where, name, what, value := args[0], args[1], args[2], strings.Join(args[3:], " ")
-	if what == "same-mac" {
+	switch what {
+	case "same-mac":
 		return c.In(where, func() error { return c.sameMAC(name) })
+	case "port":
+		return c.Port(name, args[3], args[4])
 	}
 	return c.In(where, func() error { return change(name, what, value) })
 }
