@@ -54,9 +54,10 @@ func (n Node) Mend(ctx context.Context, r Repair) error {
 	return mend(n, ctx, r)
 }
 
-// used tells whether an interface of any namespace has an address.
-func used(a netip.Addr) (bool, error) {
-	k, errs := veth.Take(nil)
+// used tells whether an interface of any namespace has an address. Some are found
+// by paths alone: those that no process is in, and no pair leads to.
+func used(a netip.Addr, paths []string) (bool, error) {
+	k, errs := veth.Take(paths)
 	return len(k.Addresses[a]) > 0, errors.Join(errs...)
 }
 
@@ -71,7 +72,7 @@ func (n Node) removeReservation(ctx context.Context, r Repair) error {
 		if h.State == ipam.Reserved && !n.beside(r) {
 			return true, nil
 		}
-		return used(r.Address)
+		return used(r.Address, n.paths())
 	})
 }
 
@@ -84,26 +85,39 @@ func (n Node) beside(r Repair) bool {
 	})
 }
 
+// paths is where records say that pods' namespaces are.
+func (n Node) paths() (out []string) {
+	for _, d := range n.dirs() {
+		for r, err := range d.All() {
+			if err == nil && r.Err == nil && r.NetNS != "" {
+				out = append(out, r.NetNS)
+			}
+		}
+	}
+	return out
+}
+
 // reserve reserves an address again, if the attachment is still there and has it.
 func (n Node) reserve(ctx context.Context, r Repair) error {
 	return ipam.Restore(ctx, r.Path, r.Address, r.Attachment, func() (bool, error) {
-		if !n.tells(r) {
+		paths, tells := n.tells(r)
+		if !tells {
 			return false, nil
 		}
-		return used(r.Address)
+		return used(r.Address, paths)
 	})
 }
 
 // tells tells that a record, or an entry of libcni's whose namespace is there,
-// still is of the attachment.
-func (n Node) tells(r Repair) bool {
+// still is of the attachment, and where that is.
+func (n Node) tells(r Repair) (paths []string, ok bool) {
 	for _, d := range n.dirs() {
 		if now, err := d.Read(r.Attachment); err == nil && now.State == cache.Attached {
-			return true
+			return []string{now.NetNS}, true
 		}
 	}
 	f, err := cache.ReadFile(n.entryPath(r.Attachment))
-	return err == nil && f.Attachment == r.Attachment && !gone(f)
+	return f.NetNS, err == nil && f.Attachment == r.Attachment && !gone(f)
 }
 
 // quarantine moves a record away that still cannot be read.
