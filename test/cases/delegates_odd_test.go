@@ -320,7 +320,8 @@ func spared(t *testing.T, dir string) int {
 }
 
 // TestDelegateWhoseDELFails keeps the record, and nothing else of what is not
-// its own; the next DEL asks it alone.
+// its own; the next DEL asks it alone. The runtime may take the namespace away
+// meanwhile (podman#350).
 func TestDelegateWhoseDELFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		breaks, mends func(dir string) error
@@ -353,6 +354,13 @@ func TestDelegateWhoseDELFails(t *testing.T) {
 			in.answered(t, n, raw(t, n, "DEL", stdin, n.Environment("DEL", a)))
 			if diff := cmp.Diff(tt.ran, runs(t, dir)); diff != "" {
 				t.Errorf("the first DEL: -want +got\n%s", diff)
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(a.NetNS, &st); err != nil {
+				t.Fatal(err)
+			}
+			if who := within(t, st.Ino); len(who) > 0 {
+				t.Errorf("in the pod's namespace: %q", who)
 			}
 			left, err := n.Left()
 			if diff := cmp.Diff([]string{"state/attachments/net/c1:eth0"}, left); diff != "" || err != nil {

@@ -336,6 +336,23 @@ func eachFile(dir string, put func(path string) error) error {
 	return errors.Join(errs...)
 }
 
+// TestRootIsReadOnly: nothing is written, and no lock is made, beside the folders
+// that the list names and /run, as where the lists are (containers/common#1122).
+func TestRootIsReadOnly(t *testing.T) {
+	c := rebooting(t)
+	c.steps(t, "boot 1") // mounts of the test's own
+	const again = unix.MS_BIND | unix.MS_REMOUNT
+	if err := errors.Join(unix.Mount(c.Dir, c.Dir, "", unix.MS_BIND, ""), unix.Mount("", "/", "", again|unix.MS_RDONLY, "")); err != nil {
+		t.Skipf("mount: %v: run make test", err)
+	}
+	t.Cleanup(func() { _, _ = unix.Unmount(c.Dir, unix.MNT_DETACH), unix.Mount("", "/", "", again, "") })
+	if err := os.Mkdir("/etc/cni.lock", 0o700); !errors.Is(err, unix.EROFS) {
+		t.Fatalf("the root can be written: %v", err)
+	}
+	c.steps(t, "status", "add c1 eth0 pod1", "check c1 eth0 pod1", "audit", "gc c1:eth0", "del c1 eth0 pod1")
+	nothingLeft(t, c.Node)
+}
+
 // TestTelemetryLost: where spool and log cannot be written every verb answers as
 // if they were turned off, byte by byte, and the loss is counted (moby/buildkit#6912).
 func TestTelemetryLost(t *testing.T) {

@@ -116,7 +116,8 @@ var hanging = map[string]string{"hangs": `[ "$CNI_COMMAND" = ADD ] || exit 0; ex
 
 // TestLockIsHeld: by a process that is stopped. The wait is over with the
 // operation's time, the error names the holder, and what was made meanwhile is
-// taken back. Once the holder is gone all works; a lock file alone means nothing.
+// taken back. Once the holder is gone all works; a lock file alone means nothing
+// (nerdctl#3783).
 func TestLockIsHeld(t *testing.T) {
 	for name, hold := range holders {
 		t.Run(name, func(t *testing.T) {
@@ -141,6 +142,24 @@ func TestLockIsHeld(t *testing.T) {
 			nothingLeft(t, n)
 		})
 	}
+}
+
+// TestSlowADDHoldsNobodyUp: while one ADD hangs in its IPAM plugin others of the
+// network come and go. No lock of all is held across slow work (azure#242,
+// azure#194).
+func TestSlowADDHoldsNobodyUp(t *testing.T) {
+	n, _ := scripted(t, hanging)
+	pid := holdsAttachment(t, n)
+	stdin, slow := conf(t, n, nil), pod1(t, n)
+	for i := 2; i < 5; i++ {
+		must(t, n, "ADD", stdin, podOf(t, n, i))
+		must(t, n, "DEL", stdin, podOf(t, n, i))
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	must(t, n, "DEL", stdin, slow)
+	nothingLeft(t, n)
 }
 
 // TestStoppedWhileItWaits: who is told to stop while it waits for a lock says so,
