@@ -100,6 +100,9 @@ type Chain struct {
 	// Holders finds out who holds addresses of a network in this boot.
 	Holders func(ctx context.Context, network string) (cache.Holders, error)
 
+	// Still is an error where the namespace that ADD was given is not there any more.
+	// It is asked after other plugins ran, which take their time; nil where nobody asks.
+	Still func() error
 	// Accept tells whether the runtime can be answered with a result.
 	Accept func(*types100.Result) error
 
@@ -276,7 +279,7 @@ func (c *Chain) wire(ctx context.Context, s Steps, call delegates.Call) (r *type
 	for _, d := range s.Delegates {
 		rows = append(rows, trace.Row{Name: d.Name, Do: func(ctx context.Context) (err error) { r, err = c.delegate(ctx, d, call, r); return err }})
 	}
-	rows = append(rows, trace.Row{Name: "cache.commit", Do: func(context.Context) error { return c.commit(r) }})
+	rows = append(rows, trace.Row{Name: "cache.commit", Do: func(context.Context) error { return c.commit(s, r) }})
 	err = trace.Rows(ctx, nil, rows...)
 	return r, err
 }
@@ -311,7 +314,12 @@ func (c *Chain) lease(ctx context.Context, s Steps, call delegates.Call) (*types
 	return r, c.journal.Reserved(r)
 }
 
-func (c *Chain) commit(r *types100.Result) error {
+func (c *Chain) commit(s Steps, r *types100.Result) error {
+	if s.executes() && c.Still != nil {
+		if err := c.Still(); err != nil {
+			return err
+		}
+	}
 	if err := c.Accept(r); err != nil {
 		return fmt.Errorf("%w: %w", ErrVersion, err)
 	}

@@ -28,7 +28,7 @@ import (
 // works from the host.
 func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 	l := &locks{state: o.net.Tracewire.StateDir, need: ns != nil}
-	return &chain.Chain{
+	c := &chain.Chain{
 		Records: o.records(),
 		Boot:    o.boot,
 		Start:   o.start,
@@ -44,6 +44,10 @@ func (o *operation) assemble(ns *veth.Namespace) *chain.Chain {
 		Holders: o.holders,
 		Accept:  o.accept,
 	}
+	if ns != nil {
+		c.Still = ns.Still
+	}
+	return c
 }
 
 // steps reads the configuration of each step.
