@@ -2,9 +2,11 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
@@ -19,8 +21,9 @@ type rule struct {
 
 // readRules lists masquerade's.
 func (l *look) readRules(ctx context.Context) {
-	all, err := masquerade.Look(ctx)
-	l.unread(Rules, "", err)
+	nat, errNat := iptables.Nat(ctx)
+	all, err := masquerade.Look(nat)
+	l.unread(Rules, "", errors.Join(errNat, err))
 	for _, f := range all {
 		l.rules[f.Mark] = append(l.rules[f.Mark], &rule{Found: f})
 	}
@@ -28,7 +31,8 @@ func (l *look) readRules(ctx context.Context) {
 
 // lookAgain is the rules that are there by now.
 func lookAgain(ctx context.Context) map[masquerade.Found]bool {
-	all, _ := masquerade.Look(ctx) // what cannot be read was told at the first look
+	nat, _ := iptables.Nat(ctx) // what cannot be read was told at the first look
+	all, _ := masquerade.Look(nat)
 	out := map[masquerade.Found]bool{}
 	for _, f := range all {
 		out[f] = true

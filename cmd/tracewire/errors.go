@@ -20,8 +20,8 @@ import (
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
+	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/delegates/macspoof"
-	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/netlink"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
@@ -68,7 +68,7 @@ var border = []struct {
 	{is(delegates.ErrPlugin), codes.Plugin},
 	{isA[*fs.PathError], codes.IO},
 	{isA[*os.SyscallError], codes.IO},
-	{is(masquerade.ErrMissing), codes.Plugin},
+	{is(iptables.ErrMissing), codes.Plugin},
 	{isA[*exec.ExitError], codes.Plugin}, // iptables said no
 	{is(macspoof.ErrNoBridge), codes.Kernel},
 	{isA[unix.Errno], codes.Kernel},

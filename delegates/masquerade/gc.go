@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/delegates/nft"
 	"github.com/tracewire/tracewire/trace"
 )
@@ -51,12 +52,12 @@ func collectReference(ctx context.Context, network string, k delegates.Kept, wai
 func collectChains(ctx context.Context, network string, k delegates.Kept) error {
 	var errs []error
 	for _, f := range families {
-		rules, err := f.list(ctx, "")
+		rules, err := f.List(ctx, "")
 		if err == nil {
-			err = f.restore(ctx, stale(rules, network, k))
+			err = f.Restore(ctx, stale(rules, network, k))
 		}
-		if err != nil && !errors.Is(err, ErrMissing) {
-			errs = append(errs, fmt.Errorf("%s: %w", f.iptables, err))
+		if err != nil && !errors.Is(err, iptables.ErrMissing) {
+			errs = append(errs, fmt.Errorf("%s: %w", f.Family, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -72,10 +73,10 @@ func stale(rules []string, network string, k delegates.Kept) (lines []string) {
 		if !ok || k.Has(delegates.Attachment{Network: network, ContainerID: id}) {
 			continue
 		}
-		if target(line) == chain {
+		if iptables.Target(line) == chain {
 			lines = append(lines, deleted([]string{line})...)
 		}
-		if of, _, _ := strings.Cut(strings.TrimPrefix(line, "-A "), " "); of == chain && !slices.Contains(gone, chain) {
+		if iptables.Chain(line) == chain && !slices.Contains(gone, chain) {
 			gone = append(gone, chain)
 		}
 	}

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 
-	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/iptables"
 )
 
 // Chains is the masquerade of one attachment as the reference plugins make it
@@ -21,9 +19,6 @@ import (
 // IfName does not count. A second interface of the container there shares the
 // chain, which goes with the last address.
 type Chains struct{ Network, ContainerID, IfName string }
-
-// ErrMissing marks an iptables program that is not there.
-var ErrMissing = errors.New("program is missing")
 
 // Chain is the name of the chain in the table nat.
 func (c Chains) Chain() string {
@@ -37,12 +32,12 @@ func (c Chains) Comment() string { return fmt.Sprintf("name: %q id: %q", c.Netwo
 // Ensure makes the chain and the rules that lead to it. In the first ADD of a
 // container that is one iptables-restore a family, which is refused whole when
 // the chain is there; then two look at what is there and one replaces it.
-// ErrMissing tells that there is no iptables.
+// iptables.ErrMissing tells that there is none.
 func (c Chains) Ensure(ctx context.Context, addresses []netip.Prefix) error {
 	for _, f := range families {
 		if own := f.of(addresses); len(own) > 0 {
 			if err := c.ensure(ctx, f, own); err != nil {
-				return fmt.Errorf("%s: %w", f.iptables, err)
+				return fmt.Errorf("%s: %w", f.Family, err)
 			}
 		}
 	}
@@ -51,27 +46,27 @@ func (c Chains) Ensure(ctx context.Context, addresses []netip.Prefix) error {
 
 func (c Chains) ensure(ctx context.Context, f family, own []netip.Prefix) error {
 	lines := append([]string{"-N " + c.Chain()}, c.filling(f, c.accepts(own))...)
-	err := f.restore(ctx, append(lines, c.jumps(own)...))
-	if err == nil || errors.Is(err, ErrMissing) {
+	err := f.Restore(ctx, append(lines, c.jumps(own)...))
+	if err == nil || errors.Is(err, iptables.ErrMissing) {
 		return err
 	}
-	have, ferr := f.list(ctx, c.Chain())
+	have, ferr := f.List(ctx, c.Chain())
 	if ferr != nil {
 		return err // there is no chain: it was refused for another reason
 	}
-	leading, lerr := f.list(ctx, "POSTROUTING")
+	leading, lerr := f.List(ctx, "POSTROUTING")
 	if lerr != nil {
 		return lerr
 	}
 	accepts := c.accepts(own)
 	for _, line := range have {
-		if target(line) == "ACCEPT" && !slices.Contains(accepts, line) {
+		if iptables.Target(line) == "ACCEPT" && !slices.Contains(accepts, line) {
 			accepts = append(accepts, line)
 		}
 	}
 	lines = append([]string{":" + c.Chain() + " - [0:0]"}, deleted(c.leading(leading, own))...) // flushes the chain
 	lines = append(lines, c.filling(f, accepts)...)
-	return f.restore(ctx, append(lines, c.jumps(own)...))
+	return f.Restore(ctx, append(lines, c.jumps(own)...))
 }
 
 // filling is the chain's rules: what goes to one of the subnets stays as it is.
@@ -122,8 +117,8 @@ func (c Chains) Remove(ctx context.Context, addresses []netip.Prefix) error {
 		if len(own) == 0 && len(addresses) > 0 {
 			continue
 		}
-		if err := c.remove(ctx, f, own); err != nil && !errors.Is(err, ErrMissing) {
-			errs = append(errs, fmt.Errorf("%s: %w", f.iptables, err))
+		if err := c.remove(ctx, f, own); err != nil && !errors.Is(err, iptables.ErrMissing) {
+			errs = append(errs, fmt.Errorf("%s: %w", f.Family, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -132,12 +127,12 @@ func (c Chains) Remove(ctx context.Context, addresses []netip.Prefix) error {
 func (c Chains) remove(ctx context.Context, f family, own []netip.Prefix) error {
 	gone := []string{"-F " + c.Chain(), "-X " + c.Chain()}
 	if len(own) > 0 {
-		err := f.restore(ctx, append(deleted(c.jumps(own)), gone...))
-		if err == nil || errors.Is(err, ErrMissing) {
+		err := f.Restore(ctx, append(deleted(c.jumps(own)), gone...))
+		if err == nil || errors.Is(err, iptables.ErrMissing) {
 			return err
 		}
 	}
-	leading, err := f.list(ctx, "POSTROUTING")
+	leading, err := f.List(ctx, "POSTROUTING")
 	if err != nil {
 		return err
 	}
@@ -147,12 +142,12 @@ func (c Chains) remove(ctx context.Context, f family, own []netip.Prefix) error 
 		lines = deleted(c.leading(leading, own))
 	}
 	if len(lines) < len(all) { // another interface's address needs the chain
-		return f.restore(ctx, lines)
+		return f.Restore(ctx, lines)
 	}
-	if _, err := f.list(ctx, c.Chain()); err != nil {
+	if _, err := f.List(ctx, c.Chain()); err != nil {
 		return nil //nolint:nilerr // iptables says it in many ways: there is no such chain
 	}
-	return f.restore(ctx, append(lines, gone...))
+	return f.Restore(ctx, append(lines, gone...))
 }
 
 // Missing is the addresses whose packets are not masqueraded: no rule leads from
@@ -163,13 +158,13 @@ func (c Chains) Missing(ctx context.Context, addresses []netip.Prefix) (missing 
 		if len(own) == 0 {
 			continue
 		}
-		leading, err := f.list(ctx, "POSTROUTING")
+		leading, err := f.List(ctx, "POSTROUTING")
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.iptables, err)
+			return nil, fmt.Errorf("%s: %w", f.Family, err)
 		}
-		chain, err := f.list(ctx, c.Chain())
+		chain, err := f.List(ctx, c.Chain())
 		if err != nil && len(c.leading(leading, nil)) > 0 { // iptables says it in many ways: there is no such chain
-			return nil, fmt.Errorf("%s: %w", f.iptables, err)
+			return nil, fmt.Errorf("%s: %w", f.Family, err)
 		}
 		for _, a := range own {
 			if len(c.leading(leading, []netip.Prefix{a})) == 0 || !c.filled(f, chain, a) {
@@ -204,18 +199,11 @@ func (c Chains) leading(rules []string, own []netip.Prefix) (out []string) {
 			i := slices.Index(words, "-s")
 			return i >= 0 && i+1 < len(words) && (words[i+1] == netip.PrefixFrom(a.Addr(), a.Addr().BitLen()).String() || words[i+1] == a.Masked().String())
 		}
-		if target(line) == c.Chain() && (len(own) == 0 || slices.ContainsFunc(own, source)) {
+		if iptables.Target(line) == c.Chain() && (len(own) == 0 || slices.ContainsFunc(own, source)) {
 			out = append(out, line)
 		}
 	}
 	return out
-}
-
-// target is what a rule's -j names.
-func target(line string) string {
-	_, after, _ := strings.Cut(line, " -j ")
-	name, _, _ := strings.Cut(after, " ")
-	return name
 }
 
 // deleted is the rules as what deletes them.
@@ -226,13 +214,14 @@ func deleted(rules []string) (out []string) {
 	return out
 }
 
-// family is an address family with programs of its own.
+// family is an address family and what is its own.
 type family struct {
-	iptables, multicast string
-	four                bool
+	iptables.Family
+	multicast string
+	four      bool
 }
 
-var families = [...]family{{"iptables", "224.0.0.0/4", true}, {"ip6tables", "ff00::/8", false}}
+var families = [...]family{{iptables.IPv4, "224.0.0.0/4", true}, {iptables.IPv6, "ff00::/8", false}}
 
 // take is the rule that takes what a chain leaves.
 func (f family) take(c Chains) string {
@@ -247,46 +236,4 @@ func (f family) of(addresses []netip.Prefix) (out []netip.Prefix) {
 		}
 	}
 	return out
-}
-
-// patience is how long iptables waits for another's lock, in seconds.
-const patience = "10"
-
-// restore makes changes to the table nat, all or none of them.
-func (f family) restore(ctx context.Context, lines []string) error {
-	if len(lines) == 0 {
-		return nil
-	}
-	in := "*nat\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
-	_, err := run(ctx, f.iptables+"-restore", in, "--noflush", "-w", patience)
-	return err
-}
-
-// list is the rules of one chain of the table nat, "" for all of its chains,
-// each as what appends it.
-func (f family) list(ctx context.Context, chain string) (rules []string, err error) {
-	args := []string{"-w", patience, "-t", "nat", "-S"}
-	if chain != "" {
-		args = append(args, chain)
-	}
-	out, err := run(ctx, f.iptables, "", args...)
-	for line := range strings.Lines(out) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "-A ") {
-			rules = append(rules, line)
-		}
-	}
-	return rules, err
-}
-
-// run runs a program of PATH, with PATH alone in its environment.
-func run(ctx context.Context, program, stdin string, args ...string) (string, error) {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", ErrMissing, program)
-	}
-	out, stderr, err := delegates.Run(ctx, path, args, []string{"PATH=" + os.Getenv("PATH")}, []byte(stdin))
-	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", program, err, strings.Join(strings.Fields(string(stderr)), " "))
-	}
-	return string(out), nil
 }

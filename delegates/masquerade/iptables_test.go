@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/test/netns"
 )
 
@@ -106,7 +107,7 @@ func TestHalfThere(t *testing.T) {
 			append([]string{"-N " + chain}, append(c1.filling(families[0], c1.accepts(addresses[:2])), c1.jumps(addresses[:2])...)...),
 		} {
 			for _, own := range [][]netip.Prefix{addresses, nil} {
-				must(t, families[0].restore(t.Context(), before))
+				must(t, families[0].Restore(t.Context(), before))
 				if err := c1.Remove(t.Context(), own); err != nil {
 					t.Errorf("%q: %v", before, err)
 				}
@@ -114,7 +115,7 @@ func TestHalfThere(t *testing.T) {
 					t.Fatalf("%q: left after Remove of %v\n%s", before, own, diff)
 				}
 			}
-			must(t, families[0].restore(t.Context(), before))
+			must(t, families[0].Restore(t.Context(), before))
 			for range 2 {
 				if err := c1.Ensure(t.Context(), addresses); err != nil {
 					t.Errorf("%q: %v", before, err)
@@ -149,7 +150,7 @@ func TestMissingChains(t *testing.T) {
 			{[]string{"-F " + chain}, "10.1.0.5/24 10.2.0.6/24 "},
 			{[]string{"-F POSTROUTING", "-F " + chain, "-X " + chain}, "10.1.0.5/24 10.2.0.6/24 "},
 		} {
-			must(t, c1.Ensure(t.Context(), own), families[0].restore(t.Context(), tt.change))
+			must(t, c1.Ensure(t.Context(), own), families[0].Restore(t.Context(), tt.change))
 			got, err := c1.Missing(t.Context(), own)
 			if texts(got) != tt.want || err != nil {
 				t.Errorf("%q: got %v, error %v, want %s", tt.change, got, err, tt.want)
@@ -185,10 +186,10 @@ func TestNoIptables(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	netns.Enter(t)
 	addresses := prefixes("10.1.0.5/24")
-	if err := c1.Ensure(t.Context(), addresses); !errors.Is(err, ErrMissing) || err.Error() != "iptables: program is missing: iptables-restore" {
+	if err := c1.Ensure(t.Context(), addresses); !errors.Is(err, iptables.ErrMissing) || err.Error() != "iptables: program is missing: iptables-restore" {
 		t.Errorf("error %v", err)
 	}
-	if missing, err := c1.Missing(t.Context(), addresses); missing != nil || !errors.Is(err, ErrMissing) {
+	if missing, err := c1.Missing(t.Context(), addresses); missing != nil || !errors.Is(err, iptables.ErrMissing) {
 		t.Errorf("missing %v, error %v", missing, err)
 	}
 	for _, a := range [][]netip.Prefix{addresses, nil} {

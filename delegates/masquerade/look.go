@@ -3,10 +3,10 @@ package masquerade
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/delegates/nft"
 )
 
@@ -31,11 +31,11 @@ func Marks(a delegates.Attachment) [3]string {
 }
 
 // Look lists our tables, the reference plugins' rules of nf_tables, and the
-// chains of both of iptables. A kernel or a node without has none.
-func Look(ctx context.Context) (all []Found, err error) {
-	marked, errNft := lookNft()
-	chains, errChains := lookChains(ctx)
-	return append(marked, chains...), errors.Join(errNft, errChains)
+// chains of both that are in rules of iptables (iptables.Nat). A kernel or a node
+// without has none.
+func Look(rules []string) (all []Found, err error) {
+	marked, err := lookNft()
+	return append(marked, chainsIn(rules)...), err
 }
 
 func lookNft() (all []Found, err error) {
@@ -73,44 +73,26 @@ func readComment(mark, told string) (a delegates.Attachment) {
 	return a
 }
 
-// lookChains lists the chains that rules of either family are of, or lead to.
-func lookChains(ctx context.Context) (all []Found, err error) {
-	var errs []error
+// chainsIn is the chains that rules of iptables are of, or lead to.
+func chainsIn(rules []string) (all []Found) {
 	seen := map[string]bool{}
-	for _, f := range families {
-		rules, err := f.list(ctx, "")
-		if err != nil && !errors.Is(err, ErrMissing) {
-			errs = append(errs, fmt.Errorf("%s: %w", f.iptables, err))
-		}
-		for _, line := range rules {
-			if c, ok := chainIn(line); ok && !seen[c.Name] {
-				seen[c.Name], all = true, append(all, c)
-			}
+	for _, line := range rules {
+		if c, ok := chainIn(line); ok && !seen[c.Name] {
+			seen[c.Name], all = true, append(all, c)
 		}
 	}
-	return all, errors.Join(errs...)
+	return all
 }
 
 // chainIn is the chain of an attachment that a rule is of, or leads to: the one
 // that follows from the names in its comment.
 func chainIn(line string) (f Found, ok bool) {
-	network, id, ok := namesIn(line)
+	network, id, ok := iptables.Names(line)
 	chain := Chains{Network: network, ContainerID: id}.Chain()
-	of, _, _ := strings.Cut(strings.TrimPrefix(line, "-A "), " ")
-	if !ok || of != chain && target(line) != chain {
+	if !ok || iptables.Chain(line) != chain && iptables.Target(line) != chain {
 		return f, false
 	}
 	return Found{What: "chain", Name: chain, Mark: chain, Attachment: delegates.Attachment{Network: network, ContainerID: id}}, true
-}
-
-// namesIn reads the comment of a rule: name: \"net\" id: \"c1\".
-func namesIn(line string) (network, id string, ok bool) {
-	const quote = `\"`
-	_, after, ok := strings.Cut(line, "name: "+quote)
-	network, after, _ = strings.Cut(after, quote)
-	_, after, _ = strings.Cut(after, " id: "+quote)
-	id, _, _ = strings.Cut(after, quote)
-	return network, id, ok && network != "" && id != ""
 }
 
 // RemoveRule removes the rules of the reference plugins that have a comment. One
