@@ -17,6 +17,8 @@ type Family byte
 // The families that have tables of ours, or of the reference plugins.
 const (
 	Inet   Family = unix.NFPROTO_INET // IPv4 and IPv6; NAT since Linux 5.2
+	IPv4   Family = unix.NFPROTO_IPV4
+	IPv6   Family = unix.NFPROTO_IPV6
 	Bridge Family = unix.NFPROTO_BRIDGE
 )
 

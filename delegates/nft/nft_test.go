@@ -162,6 +162,37 @@ func TestDoes(t *testing.T) {
 	}
 }
 
+// TestDestination: what is read of rules that nft wrote.
+func TestDestination(t *testing.T) {
+	c := dial(t)
+	a, ap := netip.MustParseAddr, netip.MustParseAddrPort
+	for _, tt := range []struct {
+		family Family
+		name   string
+		rule   string
+		want   Destination
+	}{
+		{IPv4, "ip", "tcp dport 8080 dnat to 10.1.0.2:80", Destination{unix.IPPROTO_TCP, netip.Addr{}, 8080, ap("10.1.0.2:80")}},
+		{IPv4, "ip", "ip daddr 192.0.2.1 udp dport 53 dnat to 10.1.0.2:5353", Destination{unix.IPPROTO_UDP, a("192.0.2.1"), 53, ap("10.1.0.2:5353")}},
+		{IPv4, "ip", "ip daddr 192.0.2.1 dnat to 10.1.0.2", Destination{0, a("192.0.2.1"), 0, ap("10.1.0.2:0")}},
+		{IPv6, "ip6", "ip6 daddr 2001:db8::1 sctp dport 9 dnat to [fd00::2]:10", Destination{unix.IPPROTO_SCTP, a("2001:db8::1"), 9, ap("[fd00::2]:10")}},
+		{IPv4, "ip", "ip saddr 127.0.0.1 ip daddr 10.1.0.2 masquerade", Destination{Address: a("10.1.0.2")}},
+		{IPv4, "ip", "@nh,96,64 0x7f0000010a010002 masquerade", Destination{Address: a("10.1.0.2")}},
+		{IPv4, "ip", "ip daddr != 10.1.0.2 tcp dport != 80 snat to 10.1.0.3:7", Destination{Protocol: unix.IPPROTO_TCP}},
+		{IPv4, "ip", "ip daddr 10.1.0.0/24 meta mark 7 return", Destination{}},
+		{IPv4, "ip", "tcp dport { 80, 81 } dnat to 10.1.0.2", Destination{unix.IPPROTO_TCP, netip.Addr{}, 0, ap("10.1.0.2:0")}},
+	} {
+		program(t, fmt.Sprintf("table %s d {}\ndelete table %[1]s d\ntable %[1]s d {\nchain c {\ntype nat hook postrouting priority 0\n}\nchain d {\n%s\n}\n}\n", tt.name, tt.rule), "-f", "-")
+		rules, err := c.Rules(Chain{Table: Table{Family: tt.family, Name: "d"}, Name: "d"})
+		if err != nil || len(rules) != 1 {
+			t.Fatalf("%s: %v, %v", tt.rule, rules, err)
+		}
+		if got := rules[0].Destination(); got != tt.want {
+			t.Errorf("%s: got %+v, want %+v", tt.rule, got, tt.want)
+		}
+	}
+}
+
 // TestTransactions: what one turn answers, and what is there after all of them.
 func TestTransactions(t *testing.T) {
 	c := dial(t)
@@ -354,6 +385,16 @@ func TestUserdata(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
+}
+
+// FuzzDestination: whatever the kernel lists is read.
+func FuzzDestination(f *testing.F) {
+	var m netlink.Batch
+	for _, e := range Exprs(From("cni0"), Source(netip.MustParsePrefix("10.1.0.0/17")), Masquerade()) {
+		e(&m)
+	}
+	f.Add(m.Bytes())
+	f.Fuzz(func(_ *testing.T, b []byte) { Rule{body: b}.Destination() })
 }
 
 func FuzzUserdata(f *testing.F) {
