@@ -26,6 +26,7 @@ var imports = map[string]string{
 	"delegates/nft":        "delegates/netlink trace/point",
 	"delegates/iptables":   "delegates",
 	"delegates/masquerade": "conflist delegates delegates/iptables delegates/nft trace",
+	"delegates/portmap":    "delegates delegates/iptables delegates/nft",
 	"delegates/macspoof":   "delegates/nft",
 	"delegates/netlink":    "proc trace/point",
 	"delegates/veth":       "conflist delegates delegates/netlink trace",
