@@ -86,7 +86,7 @@ var steps = [...]struct {
 	{(*look).readConflists, false}, {(*look).readRecords, false}, {(*look).readKernel, false}, {(*look).judgeRecords, true},
 	{(*look).readStores, false}, {(*look).readRules, false}, {(*look).readEntries, false},
 	{(*look).judgeBroken, false},
-	{(*look).judgeStores, true}, {(*look).judgeEnds, true}, {(*look).judgeAddresses, true}, {(*look).judgeRules, true},
+	{(*look).judgeStores, true}, {(*look).judgeEnds, true}, {(*look).judgeAddresses, true}, {(*look).judgeRules, true}, {(*look).judgePorts, true},
 	{(*look).judgeChecked, false}, {(*look).again, false},
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,8 @@ func TestHealthy(t *testing.T) {
 	for name, list := range map[string]string{"ours": ours, "theirs": theirs} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, list, 2)
+			w.publish("p2", "iptables")
+			w.publish("p3", "nftables")
 			w.expect(w.look())
 		})
 	}
@@ -225,23 +228,84 @@ var plants = []struct {
 			w.must(c.Ensure(w.t.Context(), []netip.Prefix{netip.MustParsePrefix("10.213.0.9/24")}))
 		}
 	}, []string{"stale-masquerade net/c1 del | rules: chain CNI-", "stale-masquerade net/c2 del"}},
+	{"ports of a pod that is no more, by iptables", func(w *world) {
+		w.publish("p2", "iptables")
+		w.lose("p2")
+	}, []string{"stale-portmap net/p2 del | rules: chain CNI-DN- | rules: tcp 8080 to 10.213.0.4:80, udp 192.0.2.1:8080 to 10.213.0.4:53, tcp 8080 to [fd00:213::2]:80 | " +
+		"records: no record of it | libcni: no entry | runtime: not asked | kernel: 10.213.0.4: no interface has the address | kernel: fd00:213::2: no interface"}},
+	{"ports of a pod that is no more, by nf_tables", func(w *world) {
+		w.publish("p2", "nftables")
+		w.lose("p2")
+	}, []string{"stale-portmap net/p2 del | rules: rules of p2 in table cni_hostport: tcp 8080 to 10.213.0.4:80, udp 192.0.2.1:8080 to 10.213.0.4:53, tcp 8080 to [fd00:213::2]:80"}},
+	{"ports that lead to another's address", func(w *world) {
+		w.publish("p2", "nftables")
+		w.publish("p3", "iptables")
+		w.lose("p2")
+		w.lose("p3")
+		w.must(w.Give("p1", "10.213.0.4/24"))
+		w.put("ipam/net/10.213.0.4", "p1\r\neth0")
+		w.must(w.Give("p0", "10.213.0.5/24"))
+	}, []string{
+		"stale-portmap net/p2 del | ipam: 10.213.0.4 is reserved for p1 | kernel: 10.213.0.4: the address is on eth0 behind veth",
+		"stale-portmap net/p3 del | kernel: 10.213.0.5: the address is on eth0 behind veth",
+	}},
+	{"ports of a pod whose address is where the host does not lead to", func(w *world) {
+		w.publish("p2", "iptables")
+		w.lose("p2")
+		w.apart("x", "10.213.0.4/32")
+	}, []string{"stale-portmap net/p2 reported | kernel: 10.213.0.4: the address is on lo in /proc/"}},
+	{"ports of which the rules tell less", func(w *world) {
+		w.publish("p2", "iptables")
+		w.publish("p3", "nftables")
+		w.lose("p2")
+		w.lose("p3")
+		for _, line := range []string{
+			"iptables -t nat -F CNI-HOSTPORT-DNAT", "ip6tables -t nat -F CNI-HOSTPORT-DNAT",
+			"nft flush chain ip cni_hostport hostports", "nft flush chain ip6 cni_hostport hostports",
+		} {
+			args := strings.Fields(line)
+			w.must(exec.Command(args[0], args[1:]...).Run())
+		}
+	}, []string{
+		"stale-portmap CNI-DN-e0d80618c2c8e57ad503e reported | rules: tcp 8080 to 10.213.0.4:80",
+		"stale-portmap net/p3 del | rules: rules of p3 in table cni_hostport: masquerade to 10.213.0.5, masquerade to fd00:213::3",
+	}},
+	{"ports of pods of which one tells", func(w *world) {
+		for i, backend := range []string{"iptables", "nftables", "nftables"} {
+			w.publish(fmt.Sprintf("p%d", i+2), backend)
+			w.must(w.Vanish(fmt.Sprintf("p%d", i+2)))
+		}
+		w.sandboxes = []Sandbox{{ID: "p0"}, {ID: "p1"}, {ID: "p4"}}
+		w.forget("p2")
+		w.forget("p4")
+		w.put("cache/results/net-p2-eth7", "")
+		w.remove("state/attachments/net/p3:eth0")
+	}, []string{
+		"broken-libcni-entry @DIR@/cache/results/net-p2-eth7 remove-libcni-entry",
+		"reservation-without-attachment 10.213.0.5 reported", "reservation-without-attachment fd00:213::3 reported",
+		"stale-libcni-entry net/p3:eth0 end-libcni-entry",
+		"stale-portmap net/p2 reported | runtime: no sandbox p2", "stale-portmap net/p3 reported | libcni: an entry in",
+	}},
 }
 
 // leaves is what stays of plants, by name, once what was found is mended.
 var leaves = map[string]leaving{
-	"a reservation of nobody in another's store":                  {stays: []Kind{EmptyReservation, LeakedAddress}},
-	"a reservation of a sandbox":                                  {stays: []Kind{ReservationWithoutAttachment}}, // until the runtime ends it
-	"a reservation and a damaged entry, which claims by its name": {more: 1},
-	"two pods with one address":                                   {stays: []Kind{DuplicateAddress}},
-	"an address that is reserved for another":                     {stays: []Kind{DuplicateAddress, LeakedAddress}}, // one and the same file
-	"two records of one address":                                  {stays: []Kind{DuplicateAddress}},
-	"two files of one address":                                    {more: 1},
-	"files that are none of host-local's":                         {stays: []Kind{UnknownOwner}},
-	"ports of nobody":                                             {stays: []Kind{UnknownOwner}},
-	"records of an earlier boot":                                  {more: 1},                          // whose configuration has no addresses
-	"entries that cannot be read":                                 {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network
-	"entries of another's network":                                {stays: []Kind{StaleLibcniEntry}},
-	"tables of networks that are no more":                         {stays: []Kind{StaleMasquerade}}, // whose name is too long to be told
+	"a reservation of nobody in another's store":                      {stays: []Kind{EmptyReservation, LeakedAddress}},
+	"a reservation of a sandbox":                                      {stays: []Kind{ReservationWithoutAttachment}}, // until the runtime ends it
+	"a reservation and a damaged entry, which claims by its name":     {more: 1},
+	"two pods with one address":                                       {stays: []Kind{DuplicateAddress}},
+	"an address that is reserved for another":                         {stays: []Kind{DuplicateAddress, LeakedAddress}}, // one and the same file
+	"two records of one address":                                      {stays: []Kind{DuplicateAddress}},
+	"two files of one address":                                        {more: 1},
+	"files that are none of host-local's":                             {stays: []Kind{UnknownOwner}},
+	"ports of nobody":                                                 {stays: []Kind{UnknownOwner}},
+	"records of an earlier boot":                                      {more: 1},                          // whose configuration has no addresses
+	"entries that cannot be read":                                     {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network
+	"entries of another's network":                                    {stays: []Kind{StaleLibcniEntry}},
+	"ports of a pod whose address is where the host does not lead to": {stays: []Kind{StalePortmap}},
+	"ports of which the rules tell less":                              {stays: []Kind{StalePortmap}}, // no rule leads there
+	"ports of pods of which one tells":                                {more: 1},
+	"tables of networks that are no more":                             {stays: []Kind{StaleMasquerade}}, // whose name is too long to be told
 }
 
 func TestPlants(t *testing.T) {
@@ -311,6 +375,35 @@ var others = []struct {
 		[]string{"duplicate-address 10.214.0.2 reported"}},
 	{"an entry that cannot be read", func(w *world) { w.put("cache/results/ref-p0-eth0", "") },
 		[]string{"broken-libcni-entry @DIR@/cache/results/ref-p0-eth0 reported"}},
+	{"ports of a pod that is no more, by iptables", func(w *world) {
+		w.publish("p2", "iptables")
+		w.lose("p2")
+	}, []string{"stale-masquerade ref/p2:eth0 reported", "stale-masquerade ref/p2:eth0 reported",
+		"stale-portmap ref/p2 reported | rules: tcp 8080 to 10.214.0.4:80, udp 192.0.2.1:8080 to 10.214.0.4:53, tcp 8080 to [fd00:213::2]:80"}},
+	{"ports of a pod that is no more, by nf_tables", func(w *world) {
+		w.publish("p2", "nftables")
+		w.lose("p2")
+	}, []string{"stale-masquerade ref/p2:eth0 reported", "stale-masquerade ref/p2:eth0 reported",
+		"stale-portmap ref/p2 reported | rules: rules of p2 in table cni_hostport: tcp 8080 to 10.214.0.4:80"}},
+	{"ports that lead to another's address", func(w *world) {
+		w.publish("p2", "nftables")
+		w.lose("p2")
+		w.must(w.Give("p1", "10.214.0.4/24"))
+		w.put("networks/ref/10.214.0.4", "p1\r\neth0")
+	}, []string{"stale-masquerade ref/p2:eth0 reported", "stale-masquerade ref/p2:eth0 reported",
+		"stale-portmap ref/p2 reported | ipam: 10.214.0.4 is reserved for p1"}},
+	{"a pod with ports that went without a DEL", func(w *world) {
+		w.publish("p2", "iptables")
+		w.must(w.Vanish("p2"))
+	}, []string{
+		"reservation-without-attachment 10.214.0.4 reported", "reservation-without-attachment fd00:213::2 reported",
+		"stale-libcni-entry ref/p2:eth0 reported",
+		"stale-masquerade ref/p2:eth0 reported", "stale-masquerade ref/p2:eth0 reported", "stale-portmap ref/p2 reported | libcni: an entry in",
+	}},
+	{"a pod with ports of which nobody tells", func(w *world) {
+		w.publish("p2", "iptables")
+		w.forget("p2")
+	}, []string{"stale-masquerade ref/p2:eth0 reported", "stale-masquerade ref/p2:eth0 reported", "unknown-owner veth reported"}},
 }
 
 func TestOthers(t *testing.T) {

@@ -10,26 +10,34 @@ import (
 	"testing"
 
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // TestChurn: nothing is wrong on a node that is at work, and nothing is found,
 // however its operations and the looks fall together.
 func TestChurn(t *testing.T) {
-	lists := map[string]string{"ours": ours, "theirs": theirs, "theirs, iptables": strings.Replace(theirs, "nftables", "iptables", 1)}
-	for name, list := range lists {
+	for name, tt := range map[string]struct{ list, backend string }{
+		"ours": {ours, "nftables"}, "theirs": {theirs, "nftables"}, "theirs, iptables": {strings.Replace(theirs, "nftables", "iptables", 1), "iptables"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, list, 2)
+			netns.Need(t, "iptables", "ip6tables", "nft")
+			w := newWorld(t, tt.list, 2)
+			w.map6(tt.backend)
 			var running sync.WaitGroup
 			var over atomic.Int64
 			const workers, turns = 4, 12
 			for i := range workers {
 				pod := fmt.Sprintf("w%d", i)
+				a := w.attachment(pod)
+				if i%2 == 0 {
+					a = w.published(pod, 8000+i)
+				}
 				_, err := w.Pod(pod)
 				w.must(err)
 				running.Go(func() {
 					defer over.Add(1)
 					for range turns {
-						if err := w.turn(w.attachment(pod)); err != nil {
+						if err := w.turn(a); err != nil {
 							t.Error(err)
 						}
 					}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 )
 
@@ -36,6 +38,7 @@ const (
 	BrokenLibcniEntry            Kind = "broken-libcni-entry"
 	StaleLibcniEntry             Kind = "stale-libcni-entry"
 	StaleMasquerade              Kind = "stale-masquerade"
+	StalePortmap                 Kind = "stale-portmap"
 	Drift                        Kind = "drift"
 )
 
@@ -69,6 +72,7 @@ var Kinds = []struct {
 	{BrokenLibcniEntry, Error, "an entry of libcni's cache that libcni cannot read"},
 	{StaleLibcniEntry, Warning, "an entry of libcni's cache whose namespace is gone, and its sandbox, as far as the runtime was asked"},
 	{StaleMasquerade, Warning, "masquerade rules of ours or of the reference plugins whose attachment is gone"},
+	{StalePortmap, Warning, "rules of the portmap plugin whose attachment is gone"},
 	{Drift, Error, "a difference that CHECK found"},
 }
 
@@ -223,14 +227,14 @@ type Repair struct {
 	NetNS      string               `json:"netns,omitempty"` // CNI_NETNS of a DEL; empty where that namespace is gone
 	Path       string               `json:"path,omitempty"`
 	Address    netip.Addr           `json:"address,omitzero"`
-	Stamp      string               `json:"stamp,omitempty"` // of the file that was looked at: another is left alone
+	Stamp      string               `json:"stamp,omitempty"` // of the file, or the rules, that were looked at: others are left alone
 }
 
 // words is the fix in one sentence.
 func (r Repair) words() string {
 	switch r.Action {
 	case Del:
-		return "run the plugin's DEL for " + r.Attachment.String()
+		return "run " + r.plugin() + "'s DEL for " + r.Attachment.String()
 	case EndEntry:
 		return "run the plugin's DEL for " + r.Attachment.String() + ", and remove libcni's entry"
 	case Restore:
@@ -251,6 +255,19 @@ func (r Repair) words() string {
 		return "delete the table " + r.Path
 	}
 	return ""
+}
+
+// plugin is whose DEL a Repair is, in words.
+func (r Repair) plugin() string {
+	if name := r.Plugin(); name != conflist.PluginType {
+		return name
+	}
+	return "the plugin"
+}
+
+// Plugin is the type of the plugin whose DEL it is.
+func (r Repair) Plugin() string {
+	return cmp.Or(conflist.Read([]byte(r.Conf)).At("type").Text(), conflist.PluginType)
 }
 
 // mendedBy gives the finding its repair.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
-	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
@@ -31,10 +30,11 @@ type look struct {
 	marked map[delegates.Attachment]*end
 	byMark map[string]*end // host ends by the container that their alias names
 
-	rules    map[string][]*rule        // by mark
-	rulesNow map[masquerade.Found]bool // at the end
-	holders  map[string]bool           // who has an address that is reserved for it, at the end
-	hostsNow hashes                    // names of host ends that libcni tells of, at the end
+	rules    map[string][]*rule // by mark
+	ports    map[string]*ports  // by mark
+	rulesNow *rulesNow          // nil until they are asked for
+	holders  map[string]bool    // who has an address that is reserved for it, at the end
+	hostsNow hashes             // names of host ends that libcni tells of, at the end
 
 	ids, damaged hashes          // container ids of libcni's entries; names of files that claim by their names
 	bare         map[string]bool // of reservations without an interface name, how such a file's name begins: whether there is one
@@ -112,7 +112,7 @@ type end struct {
 func newLook(n Node, told Told) *look {
 	l := &look{
 		node: n, told: told, nets: newNetworks(), records: map[delegates.Attachment]*record{}, byID: map[string][]*record{},
-		named: map[string]*end{}, marked: map[delegates.Attachment]*end{}, byMark: map[string]*end{}, rules: map[string][]*rule{},
+		named: map[string]*end{}, marked: map[delegates.Attachment]*end{}, byMark: map[string]*end{}, rules: map[string][]*rule{}, ports: map[string]*ports{},
 		ids: newHashes(), damaged: newHashes(), bare: map[string]bool{}, sandboxes: map[string]Sandbox{}, doubles: map[double]bool{},
 	}
 	for _, s := range n.Sandboxes {
@@ -126,6 +126,7 @@ func (l *look) readConflists(context.Context) {
 	for _, e := range l.node.Conflists {
 		l.nets.learn(configOf(e.Doc, e.Network))
 	}
+	l.nets.learnPorts(l.node.Conflists)
 }
 
 // paths is where records say that pods' namespaces are.

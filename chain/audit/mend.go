@@ -35,7 +35,10 @@ var mends = map[Action]func(Node, context.Context, Repair) error{
 }
 
 // byPlugin leaves a repair to the plugin, if what it is about is as it was.
-func (n Node) byPlugin(_ context.Context, r Repair) error {
+func (n Node) byPlugin(ctx context.Context, r Repair) error {
+	if r.Plugin() == portmapType {
+		return n.portsByPlugin(ctx, r)
+	}
 	if r.Stamp != "" && cache.Stamp(r.Path) != r.Stamp {
 		return nil
 	}

@@ -70,7 +70,7 @@ func (w *world) mend(r Repair) error {
 	}
 	a := attach.Attachment{ContainerID: r.Attachment.ContainerID, IfName: r.Attachment.IfName, NetNS: r.NetNS}
 	conf := strings.Replace(r.Conf, `"name":"net","type":"tracewire"}`, `"name":"net","type":"tracewire","tracewire":{"stateDir":"`+w.Dir+`/state"}}`, 1)
-	_, err = w.Run(w.t.Context(), "tracewire", []byte(conf), w.Environment("DEL", a))
+	_, err = w.Run(w.t.Context(), r.Plugin(), []byte(conf), w.Environment("DEL", a))
 	if r.Action == EndEntry {
 		r.Action = RemoveEntry
 		err = errors.Join(err, w.node().Mend(w.t.Context(), r))
@@ -152,6 +152,37 @@ func TestMendLeaves(t *testing.T) {
 			}
 			w.expect(w.look(), tt.want...)
 		})
+	}
+}
+
+// TestMendLeavesPorts: portmap's DEL is not run for a container that came back
+// since it was planned.
+func TestMendLeavesPorts(t *testing.T) {
+	for _, backend := range []string{"iptables", "nftables"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, ours, 1)
+			w.publish("p1", backend)
+			w.lose("p1")
+			found := w.look()
+			w.expect(found, "stale-portmap net/p1 del")
+			w.publish("p1", backend)
+			w.must(w.mend(*found[0].Repair))
+			w.must(w.Check(t.Context(), w.published("p1", 8080)))
+			w.expect(w.look())
+		})
+	}
+}
+
+// TestMendPortsUnread: nor where not everything can be read.
+func TestMendPortsUnread(t *testing.T) {
+	w := newWorld(t, ours, 1)
+	w.publish("p1", "nftables")
+	w.lose("p1")
+	n, found := w.node(), w.look()
+	n.StateDirs = append(n.StateDirs, w.Dir+"/other")
+	w.put("other/attachments", "")
+	if err := n.Mend(t.Context(), *found[0].Repair); !errors.Is(err, errUnread) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -68,6 +68,7 @@ type network struct {
 	bridges map[string]bool
 	stores  map[string]*store
 	conf    string // a configuration of ours, JSON; empty where there is none
+	portmap string // of portmap, JSON; empty where no list with an entry of ours has it
 }
 
 // networks is all that any configuration names.
@@ -145,7 +146,9 @@ func (n *networks) once(text []byte, read func() []config) []config {
 func (n *networks) recorded(r cache.Stored) *config {
 	all := n.once(r.Conf, func() []config {
 		doc := conflist.Read(r.Conf)
-		return []config{configOf(doc, conflist.Parse(doc))}
+		own := conflist.Parse(doc)
+		n.learnPorts([]conflist.Entry{{Doc: doc, Network: own}})
+		return []config{configOf(doc, own)}
 	})
 	return &all[0]
 }
@@ -157,6 +160,7 @@ func (n *networks) listed(f cache.File) []config {
 	}
 	return n.once([]byte(f.Config), func() (all []config) {
 		entries, _ := conflist.Entries(f.Path, f.List()) // libcni could read it
+		n.learnPorts(entries)
 		for _, e := range entries {
 			all = append(all, configOf(e.Doc, e.Network))
 		}

@@ -197,13 +197,15 @@ func held(k *veth.Survey, a netip.Addr, who delegates.Attachment, strict bool) (
 	for _, p := range k.Addresses[a] {
 		e, _ := k.HostEnd(p)
 		owner, _ := veth.OwnerOf(e.Alias)
-		elsewhere := p.Space != 0 && k.Spaces[p.Space].Number < 0
-		if !strict || !elsewhere && (owner.Network == "" || owner.ContainerID == who.ContainerID) {
+		if !strict || !apart(k, p) && (owner.Network == "" || owner.ContainerID == who.ContainerID) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
+
+// apart tells that an interface is in a namespace that the host does not lead to.
+func apart(k *veth.Survey, p veth.Place) bool { return p.Space != 0 && k.Spaces[p.Space].Number < 0 }
 
 // placed says where an address is.
 func (l *look) placed(a netip.Addr) string {

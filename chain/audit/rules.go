@@ -8,6 +8,7 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/delegates/masquerade"
+	"github.com/tracewire/tracewire/delegates/portmap"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
@@ -19,29 +20,44 @@ type rule struct {
 	known bool // an attachment that somebody tells of has it
 }
 
-// readRules lists masquerade's.
+// readRules lists masquerade's and portmap's.
 func (l *look) readRules(ctx context.Context) {
 	nat, errNat := iptables.Nat(ctx)
-	all, err := masquerade.Look(nat)
-	l.unread(Rules, "", errors.Join(errNat, err))
+	all, errMasquerade := masquerade.Look(nat)
 	for _, f := range all {
 		l.rules[f.Mark] = append(l.rules[f.Mark], &rule{Found: f})
 	}
+	l.unread(Rules, "", errors.Join(errNat, errMasquerade, l.readPorts(nat)))
 }
 
-// lookAgain is the rules that are there by now.
-func lookAgain(ctx context.Context) map[masquerade.Found]bool {
-	nat, _ := iptables.Nat(ctx) // what cannot be read was told at the first look
-	all, _ := masquerade.Look(nat)
-	out := map[masquerade.Found]bool{}
-	for _, f := range all {
-		out[f] = true
+// rulesNow is the rules that are there at the end.
+type rulesNow struct {
+	masquerade map[masquerade.Found]bool
+	ports      map[string]string // stamps by mark
+}
+
+// rulesAgain lists the rules again, once for all suspects. What cannot be read was
+// told at the first look.
+func (l *look) rulesAgain(ctx context.Context) *rulesNow {
+	if l.rulesNow != nil {
+		return l.rulesNow
 	}
-	return out
+	l.rulesNow = &rulesNow{map[masquerade.Found]bool{}, map[string]string{}}
+	nat, _ := iptables.Nat(ctx)
+	all, _ := masquerade.Look(nat)
+	for _, f := range all {
+		l.rulesNow.masquerade[f] = true
+	}
+	mapped, _ := portmap.Look(nat)
+	for _, r := range mapped {
+		l.rulesNow.ports[r.Mark] = r.Stamp
+	}
+	return l.rulesNow
 }
 
 // claims marks the rules that are of an attachment.
 func (l *look) claims(a delegates.Attachment, live bool) {
+	l.claimPorts(a, live)
 	if len(l.rules) == 0 {
 		return
 	}
@@ -73,7 +89,7 @@ func (l *look) judgeRules(ctx context.Context) {
 // claimLeases marks the rules of those for whom an address is reserved that an
 // interface has, and of the runtime's sandboxes.
 func (l *look) claimLeases() {
-	if len(l.rules) == 0 {
+	if len(l.rules)+len(l.ports) == 0 {
 		return
 	}
 	names := map[string]bool{"eth0": true}
@@ -111,7 +127,9 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 	l.suspect(ctx, suspect{
 		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
 		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
-		holds: func(now *veth.Survey) bool { return l.ruleIsThere(ctx, r) && !l.holdersNow(now)[r.ContainerID] },
+		holds: func(now *veth.Survey) bool {
+			return l.rulesAgain(ctx).masquerade[r.Found] && !l.holdersNow(now)[r.ContainerID]
+		},
 	})
 }
 
@@ -137,14 +155,6 @@ func (l *look) unruled(f Finding, r *rule) Finding {
 		who.IfName = "eth0" // the chain is the container's, whatever its interface
 	}
 	return f.mendedBy(Repair{Action: Del, Attachment: who, Conf: conf})
-}
-
-// ruleIsThere lists the rules again, once for all suspects.
-func (l *look) ruleIsThere(ctx context.Context, r *rule) bool {
-	if l.rulesNow == nil {
-		l.rulesNow = lookAgain(ctx)
-	}
-	return l.rulesNow[r.Found]
 }
 
 // holdersNow is the containers that an address is reserved for by now which an

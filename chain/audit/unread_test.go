@@ -57,6 +57,37 @@ func TestUnread(t *testing.T) {
 		"leaked-address 10.213.0.9 del")
 }
 
+// TestUnreadRules: iptables that fails is told of once, and what nf_tables has is
+// found all the same. Without it there is nothing to tell.
+func TestUnreadRules(t *testing.T) {
+	for _, tt := range []struct{ name, program, unread string }{
+		{"fails", "#!/bin/sh\necho no such table >&2\nexit 3\n", "rules: iptables: iptables: exit status 3: no such table"},
+		{"missing", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, ours, 1)
+			w.publish("p1", "nftables")
+			w.lose("p1")
+			if tt.program != "" {
+				w.put("bin/iptables", tt.program)
+				w.must(os.Chmod(w.Dir+"/bin/iptables", 0o755)) //nolint:gosec // it is to be run
+			}
+			t.Setenv("PATH", w.Dir+"/bin")
+			var found []Finding
+			unread := ""
+			_, err := w.node().Audit(t.Context(), Told{
+				Finding: func(f Finding) { found = append(found, f) },
+				Unread:  func(u Unread) { unread += u.Error() },
+			})
+			w.must(err)
+			w.expect(found, "stale-portmap net/p1 del")
+			if unread != tt.unread {
+				t.Errorf("unread %q, want %q", unread, tt.unread)
+			}
+		})
+	}
+}
+
 // TestNewer: a record of a newer plugin's is none that is broken.
 func TestNewer(t *testing.T) {
 	w := newWorld(t, ours, 1)

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
@@ -22,7 +25,8 @@ import (
 const (
 	ours = `{"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "tracewire", "bridge": "tb0", "isGateway": true, "ipMasq": true,
 		"ipam": {"type": "host-local", "dataDir": "@DIR@/ipam", "ranges": [[{"subnet": "10.213.0.0/24"}]]},
-		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log"}}}]}`
+		"tracewire": {"stateDir": "@DIR@/state", "log": {"path": "@DIR@/log"}}},
+		{"type": "portmap", "capabilities": {"portMappings": true}}]}`
 	theirs = `{"cniVersion": "1.0.0", "name": "ref", "plugins": [{"type": "bridge", "bridge": "rb0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables",
 		"ipam": {"type": "host-local", "dataDir": "@DIR@/networks", "ranges": [[{"subnet": "10.214.0.0/24"}]]}},
 		{"type": "portmap", "capabilities": {"portMappings": true}}]}`
@@ -81,6 +85,75 @@ func (w *world) add(pod string) {
 	w.must(err)
 	_, err = w.Add(w.t.Context(), w.attachment(pod))
 	w.must(err)
+}
+
+// publish attaches a pod with ports of the host's, which portmap maps with a
+// backend, and an address of each family.
+func (w *world) publish(pod, backend string) {
+	w.t.Helper()
+	netns.Need(w.t, "iptables", "ip6tables", "nft")
+	w.map6(backend)
+	_, err := w.Pod(pod)
+	w.must(err)
+	_, err = w.Add(w.t.Context(), w.published(pod, 8080))
+	w.must(err)
+}
+
+// map6 gives the list's portmap a backend, and its network IPv6 too.
+func (w *world) map6(backend string) {
+	w.t.Helper()
+	w.list = regexp.MustCompile(`"type": "portmap"(, "backend": "[a-z]*")?`).ReplaceAllString(w.list, `"type": "portmap", "backend": "`+backend+`"`)
+	w.list = strings.Replace(w.list, `/24"}]]`, `/24"}], [{"subnet": "fd00:213::/64"}]]`, 1)
+	w.must(w.Load([]byte(w.list)))
+}
+
+// published is a pod's attachment with a port of TCP and one of UDP.
+func (w *world) published(pod string, port int) attach.Attachment {
+	a := w.attachment(pod)
+	a.Capabilities = map[string]any{"portMappings": []map[string]any{
+		{"hostPort": port, "containerPort": 80, "protocol": "tcp"}, {"hostPort": port, "containerPort": 53, "protocol": "udp", "hostIP": "192.0.2.1"},
+	}}
+	return a
+}
+
+// lose takes a pod away with all that tells of it: what is left is rules.
+func (w *world) lose(pod string) {
+	w.t.Helper()
+	w.must(w.Vanish(pod))
+	w.forget(pod)
+}
+
+// forget removes what tells of a pod, but for the kernel's.
+func (w *world) forget(pod string) {
+	w.t.Helper()
+	w.remove("cache/results/"+w.Network()+"-"+pod+"-eth0", "state/attachments/net/"+pod+":eth0")
+	for _, dir := range []string{w.Dir + "/ipam/net", w.Dir + "/networks/ref"} {
+		files, _ := filepath.Glob(dir + "/*")
+		for _, f := range files {
+			if b, _ := os.ReadFile(f); strings.HasPrefix(string(b), pod+"\r\n") {
+				w.must(os.Remove(f))
+			}
+		}
+	}
+}
+
+// apart makes a namespace with an address that the host does not lead to. A
+// process is in it: else nobody could look.
+func (w *world) apart(name, address string) {
+	w.t.Helper()
+	a, err := netlink.ParseAddr(address)
+	w.must(err)
+	inside := exec.Command("cat")
+	in, err := inside.StdinPipe()
+	w.must(err)
+	w.must(w.In(name, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.AddrAdd(lo, a), inside.Start())
+	}))
+	w.t.Cleanup(func() { _ = errors.Join(in.Close(), inside.Wait()) })
 }
 
 // node is where the audit looks.

@@ -34,7 +34,7 @@ var imports = map[string]string{
 	"delegates/ptp":        "conflist delegates delegates/masquerade delegates/veth trace",
 	"ipam":                 "chain/lock conflist delegates trace trace/point",
 	"chain/cache":          "delegates trace trace/point",
-	"chain/audit":          "chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/iptables delegates/masquerade delegates/veth ipam",
+	"chain/audit":          "chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/iptables delegates/masquerade delegates/portmap delegates/veth ipam",
 	"chain/audit/cri":      "",
 	"chain":                "chain/cache delegates trace",
 	"trace/read":           "trace",
