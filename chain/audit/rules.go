@@ -58,6 +58,10 @@ func (l *look) rulesAgain(ctx context.Context) *rulesNow {
 // claims marks the rules that are of an attachment.
 func (l *look) claims(a delegates.Attachment, live bool) {
 	l.claimPorts(a, live)
+	l.claimRules(a, live)
+}
+
+func (l *look) claimRules(a delegates.Attachment, live bool) {
 	if len(l.rules) == 0 {
 		return
 	}
@@ -96,7 +100,11 @@ func (l *look) claimLeases() {
 	for _, s := range l.nets.stores {
 		for a, h := range l.heldIn(s) {
 			if h.State == ipam.Reserved {
-				l.claims(attachment(s, h), len(l.kernel.Addresses[a]) > 0)
+				who, living := attachment(s, h), len(l.kernel.Addresses[a]) > 0
+				l.claimRules(who, living)
+				if living { // else it is wrong itself, and needs no ports
+					l.claimPorts(who, true)
+				}
 				names[h.Holder.IfName] = true
 			}
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/masquerade"
+	"github.com/tracewire/tracewire/test/netns"
 )
 
 // record writes a record of a container that never was.
@@ -137,6 +138,11 @@ var damages = []damage{
 	{audit.StaleMasquerade, "", false, func(w *world, _ string, i int) error {
 		c := masquerade.Chains{Network: "podnet", ContainerID: fmt.Sprintf("chained%d", i), IfName: "eth0"}
 		return c.Ensure(w.t.Context(), []netip.Prefix{netip.MustParsePrefix("10.215.0.99/24")})
+	}},
+	{audit.StalePortmap, "", false, func(w *world, _ string, i int) error {
+		pod := fmt.Sprintf("mapped%d", i)
+		w.publish(pod, []string{"iptables", "nftables"}[i])
+		return w.lose(pod)
 	}},
 	{audit.Drift, "down", true, func(w *world, pod string, _ int) error { return netlink.LinkSetDown(w.hostOf(pod)) }},
 	{audit.Drift, "unplugged", true, func(w *world, pod string, _ int) error { return netlink.LinkSetNoMaster(w.hostOf(pod)) }},
@@ -265,9 +271,10 @@ func (w *world) fits(screen string) {
 // found, with what the sources say; two repairs later nothing is left but what the
 // node cannot decide. The pods that live keep all that they have, and a connection.
 func TestEveryKind(t *testing.T) {
-	w := newWorld(t, podnet, 0)
-	w.add("live0")
-	w.add("live1")
+	netns.Need(t, "iptables", "ip6tables", "nft")
+	w := newWorld(t, ported("iptables"), 0)
+	w.publish("live0", "nftables")
+	w.publish("live1", "iptables")
 	connection := w.connect("live0", "live1")
 	w.must(connection.say())
 	live := append(plant(w), "live0", "live1")

@@ -303,14 +303,14 @@ func (r restoring) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return r.Exec.ExecPlugin(ctx, path, stdin, append(environ, chain.EnvRestore+"=1"))
 }
 
-// delOf runs a DEL: of the whole list where libcni has it, and with the namespace
-// that was looked at.
+// delOf runs a DEL: of our plugin with the whole list where libcni has it, and with
+// the namespace that was looked at; of another alone.
 func (p *plugins) delOf(ctx context.Context, r audit.Repair) error {
-	if list, rt := p.attached(r.Attachment); list != nil {
+	if list, rt := p.attached(r.Attachment); list != nil && r.Plugin() == conflist.PluginType {
 		rt.NetNS = r.NetNS
 		return p.cni.DelNetworkList(ctx, list, rt)
 	}
-	return p.run(ctx, "DEL", invocation{Attachment: r.Attachment, conf: []byte(r.Conf), args: r.Args, netns: r.NetNS})
+	return p.run(ctx, "DEL", invocation{Attachment: r.Attachment, plugin: r.Plugin(), conf: []byte(r.Conf), args: r.Args, netns: r.NetNS})
 }
 
 // sink is where a network's operations go; without a list of it, where the first

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -113,21 +114,22 @@ func (p *plugins) del(ctx context.Context, r cache.Stored) error {
 	return p.run(ctx, "DEL", invocation{Attachment: r.Attachment, conf: r.Conf, args: r.Args, netns: r.NetNS})
 }
 
-// invocation is one run of our plugin alone.
+// invocation is one run of a plugin alone.
 type invocation struct {
 	delegates.Attachment
+	plugin      string // "" for ours
 	conf        []byte
 	args, netns string
 	keys        map[string]any // that go into the configuration
 }
 
-// run runs our plugin. Its error is what it answered.
+// run runs one plugin. Its error is what it answered.
 func (p *plugins) run(ctx context.Context, verb string, in invocation) error {
 	conf, err := injected(in.conf, in.keys)
 	if err != nil {
 		return err
 	}
-	path, err := p.exec.FindInPath(conflist.PluginType, p.dirs)
+	path, err := p.exec.FindInPath(cmp.Or(in.plugin, conflist.PluginType), p.dirs)
 	if err != nil {
 		return err
 	}

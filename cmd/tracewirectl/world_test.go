@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -417,6 +418,57 @@ func TestFix(t *testing.T) {
 	w.expect(0, code, out, complaint, "audit.fix", "audit.del", "cni.DEL")
 	code, out, complaint = w.ctl("history", "--container", "gone")
 	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  10.215.0.77  ", "DEL  podnet/gone:eth0")
+}
+
+// ported is podnet with portmap of a backend.
+func ported(backend string) string {
+	return strings.Replace(podnet, `{"type": "tuning"`, `{"type": "portmap", "backend": "`+backend+`", "capabilities": {"portMappings": true}}, {"type": "tuning"`, 1)
+}
+
+// publish attaches a pod with a port of the host's.
+func (w *world) publish(pod, backend string) {
+	w.t.Helper()
+	w.must(w.Load([]byte(ported(backend))))
+	_, err := w.Pod(pod)
+	w.must(err)
+	a := w.attachment(pod)
+	a.Capabilities = map[string]any{"portMappings": []any{map[string]any{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	_, err = w.Add(w.t.Context(), a)
+	w.must(err)
+}
+
+// lose takes a pod away with all that tells of it: what is left is rules.
+func (w *world) lose(pod string) error {
+	w.t.Helper()
+	reservation := w.Dir + "/ipam/podnet/" + w.addressOf(pod).Addr().String()
+	return errors.Join(w.Vanish(pod), w.forget(pod), os.Remove(reservation))
+}
+
+// TestFixPorts: the rules of a pod that vanished go by portmap's own DEL.
+func TestFixPorts(t *testing.T) {
+	netns.Need(t, "iptables", "ip6tables", "nft")
+	for _, backend := range []string{"iptables", "nftables"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, ported(backend), 0)
+			w.publish("p0", backend)
+			w.publish("p1", backend)
+			w.must(w.lose("p1"))
+			code, out, complaint := w.plug("audit", "--fix", "--grace", "0s", "--yes")
+			w.expect(1, code, out, complaint, "1 finding seen first now")
+			code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
+			w.expect(0, code, out, complaint, "stale-portmap ", "run portmap's DEL for podnet/p1:eth0", "1 finding repaired\n")
+			var ports []string
+			for _, command := range [][]string{{"nft", "list", "ruleset"}, {"iptables", "-t", "nat", "-S"}} {
+				b, _ := exec.Command(command[0], command[1:]...).Output()
+				ports = append(ports, regexp.MustCompile(`10\.215\.0\.\d+:80`).FindAllString(string(b), -1)...)
+			}
+			if len(ports) == 0 || slices.ContainsFunc(ports, func(s string) bool { return s != "10.215.0.2:80" }) {
+				t.Errorf("mapped: %v", ports)
+			}
+			code, out, complaint = w.ctl("trace", "p1", "--last", "9")
+			w.expect(0, code, out, complaint, "audit.fix", "audit.del")
+		})
+	}
 }
 
 // TestFixLeavesTheForeign: another's reservation is told of and stays, however long.
