@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -30,12 +31,22 @@ var errLong = fmt.Errorf("answer is longer than %d bytes", maxAnswer)
 // that it started does. An exit code other than 0 is an *exec.ExitError; more
 // than 4 MiB of standard output are an error too.
 func Run(ctx context.Context, path string, args, env []string, stdin []byte) (stdout, stderr []byte, err error) {
+	out := &capped{max: maxAnswer}
+	stderr, err = Stream(ctx, path, args, env, stdin, out)
+	if err == nil && out.over {
+		err = errLong
+	}
+	return out.b.Bytes(), stderr, err
+}
+
+// Stream is Run for a program that may print any amount, as it prints it.
+func Stream(ctx context.Context, path string, args, env []string, stdin []byte, stdout io.Writer) (stderr []byte, err error) {
 	// The signal at our death follows the thread that forked (prctl(2), PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	out, said := &capped{max: maxAnswer}, &capped{max: maxStderr}
+	said := &capped{max: maxStderr}
 	cmd := exec.Command(path, args...)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), out, said
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), stdout, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	cmd.WaitDelay = time.Second // after its end, for what it left behind with its pipes
 	if err = execute(ctx, cmd); errors.Is(err, exec.ErrWaitDelay) {
@@ -44,13 +55,10 @@ func Run(ctx context.Context, path string, args, env []string, stdin []byte) (st
 	if cmd.Process != nil {
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // usually nobody is left
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		err = ctx.Err()
-	case err == nil && out.over:
-		err = errLong
 	}
-	return out.b.Bytes(), said.b.Bytes(), err
+	return said.b.Bytes(), err
 }
 
 // execute is cmd.Run with an end and points.

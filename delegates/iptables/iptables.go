@@ -3,9 +3,11 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -35,31 +37,51 @@ func (f Family) Restore(ctx context.Context, lines []string) error {
 		return nil
 	}
 	in := "*nat\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
-	_, err := run(ctx, string(f)+"-restore", in, "--noflush", "-w", patience)
-	return err
+	return run(ctx, string(f)+"-restore", in, io.Discard, "--noflush", "-w", patience)
 }
 
-// List is the rules of one chain of the table nat, "" for all of its chains,
-// each as what appends it.
+// List is the rules of one chain of the table nat, "" for the reference plugins'
+// of all of its chains, each as what appends it.
 func (f Family) List(ctx context.Context, chain string) (rules []string, err error) {
-	args := []string{"-w", patience, "-t", "nat", "-S"}
+	args, l := []string{"-w", patience, "-t", "nat", "-S"}, listing{text: []byte(ofPlugins)}
 	if chain != "" {
-		args = append(args, chain)
+		args, l.text = append(args, chain), nil
 	}
-	out, err := run(ctx, string(f), "", args...)
-	for line := range strings.Lines(out) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "-A ") {
-			rules = append(rules, line)
-		}
-	}
-	return rules, err
+	err = run(ctx, string(f), "", &l, args...)
+	return l.rules, err
 }
+
+// listing keeps the rules of what iptables prints, line by line: where a proxy of
+// services is at work there are many more of others.
+type listing struct {
+	text  []byte
+	rules []string
+	rest  []byte // of a line that has not ended
+}
+
+func (l *listing) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		line, after, ended := bytes.Cut(l.rest, []byte("\n"))
+		if !ended {
+			return len(p), nil
+		}
+		if line = bytes.TrimSpace(line); bytes.HasPrefix(line, []byte("-A ")) && bytes.Contains(line, l.text) {
+			l.rules = append(l.rules, string(line))
+		}
+		l.rest = after
+	}
+}
+
+// ofPlugins is in every rule of the reference plugins': the name of a chain of
+// theirs.
+const ofPlugins = "CNI-"
 
 // lasts bounds a look at one family: a program that hangs is not waited for.
 const lasts = 15 * time.Second
 
-// Nat is the rules of the table nat, of all families and chains, as List has
-// them. A node without iptables has none.
+// Nat is the reference plugins' rules of the table nat, of all families and
+// chains, as List has them. A node without iptables has none.
 func Nat(ctx context.Context) (rules []string, err error) {
 	var errs []error
 	for _, f := range []Family{IPv4, IPv6} {
@@ -98,14 +120,14 @@ func Names(rule string) (network, id string, ok bool) {
 }
 
 // run runs a program of PATH, with PATH alone in its environment.
-func run(ctx context.Context, program, stdin string, args ...string) (string, error) {
+func run(ctx context.Context, program, stdin string, stdout io.Writer, args ...string) error {
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", fmt.Errorf("%w: %s", ErrMissing, program)
+		return fmt.Errorf("%w: %s", ErrMissing, program)
 	}
-	out, stderr, err := delegates.Run(ctx, path, args, []string{"PATH=" + os.Getenv("PATH")}, []byte(stdin))
+	stderr, err := delegates.Stream(ctx, path, args, []string{"PATH=" + os.Getenv("PATH")}, []byte(stdin), stdout)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", program, err, strings.Join(strings.Fields(string(stderr)), " "))
+		return fmt.Errorf("%s: %w: %s", program, err, strings.Join(strings.Fields(string(stderr)), " "))
 	}
-	return string(out), nil
+	return nil
 }

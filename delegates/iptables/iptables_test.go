@@ -17,8 +17,8 @@ import (
 // missing or fails.
 func TestNat(t *testing.T) {
 	netns.Need(t, "iptables", "ip6tables")
-	rules := []string{"-N A", `-A A -m comment --comment "x name: \"net\" id: \"c1\"" -j ACCEPT`, "-A POSTROUTING -j A"}
-	one := []string{rules[2], rules[1]}
+	rules := []string{"-N CNI-A", "-N SVC", `-A CNI-A -m comment --comment "x name: \"net\" id: \"c1\"" -j ACCEPT`, "-A POSTROUTING -j CNI-A", "-A POSTROUTING -j SVC"}
+	one := []string{rules[2], rules[3]}
 	for _, tt := range []struct {
 		name, program string // of IPv6
 		want          []string
@@ -43,6 +43,22 @@ func TestNat(t *testing.T) {
 				t.Errorf("%q, error %v, want %q, %q", got, err, tt.want, tt.says)
 			}
 		})
+	}
+}
+
+// TestListing: rules of others are not kept, however many there are, and however
+// they are cut into pieces.
+func TestListing(t *testing.T) {
+	l := listing{text: []byte(ofPlugins)}
+	for range 1000 {
+		for _, piece := range []string{"-N CNI-1\n-A POSTROUT", "ING -j CNI-1\n-A SVC -j AC", "CEPT\n"} {
+			if _, err := l.Write([]byte(piece)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(l.rules) != 1000 || l.rules[0] != "-A POSTROUTING -j CNI-1" || len(l.rest) != 0 {
+		t.Errorf("%d rules, %q", len(l.rules), l.rules[0])
 	}
 }
 
