@@ -125,7 +125,10 @@ var plants = []struct {
 		"unknown-owner 10.213.0.10 reported", "unknown-owner 10.213.0.9 reported",
 		"unknown-owner @DIR@/ipam/net/README reported | ipam: the file is no reservation",
 	}},
+	{"records that are lost, and not all processes are seen", func(w *world) { w.forget("p0") },
+		[]string{"orphan-veth net/p0:eth0 reported"}},
 	{"records that are lost", func(w *world) {
+		w.sandboxes = []Sandbox{}
 		w.remove("state/attachments/net/p0:eth0", "cache/results/net-p0-eth0", "state/attachments/net/p1:eth0", "cache/results/net-p1-eth0")
 	}, []string{"orphan-veth net/p0:eth0 del | kernel: alias \"tracewire:net/p0:eth0\" | records: no record of it", "orphan-veth net/p1:eth0 del"}},
 	{"ports of nobody", func(w *world) {
@@ -298,6 +301,7 @@ var leaves = map[string]leaving{
 	"two records of one address":                                      {stays: []Kind{DuplicateAddress}},
 	"two files of one address":                                        {more: 1},
 	"files that are none of host-local's":                             {stays: []Kind{UnknownOwner}},
+	"records that are lost, and not all processes are seen":           {stays: []Kind{OrphanVeth}},
 	"ports of nobody":                                                 {stays: []Kind{UnknownOwner}},
 	"records of an earlier boot":                                      {more: 1},                          // whose configuration has no addresses
 	"entries that cannot be read":                                     {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network

@@ -92,16 +92,16 @@ func (l *look) orphaned(e *end) Finding {
 	case there || path != "":
 		return f.reported("its record is lost, and it may live: libcni or the runtime knows it")
 	case l.node.Sandboxes == nil && l.inhabited(e):
-		return f.reported("processes are in its pod's namespace, and the runtime was not asked")
+		return f.reported("processes are in its pod's namespace, or may be, and the runtime was not asked")
 	}
 	bare := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, e.owner.Network, conflist.PluginType)
 	return f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: cmp.Or(l.nets.named(e.owner.Network).conf, bare)})
 }
 
-// inhabited tells that processes are in the namespace of a pair's other end.
+// inhabited tells that processes may be in the namespace of a pair's other end.
 func (l *look) inhabited(e *end) bool {
 	at := l.kernel.Peer(e.Link)
-	return at > 0 && l.kernel.Spaces[at].Inhabited
+	return at > 0 && (l.kernel.Spaces[at].Inhabited || !l.kernel.Everyone)
 }
 
 // has tells that a host end is still there, as it was, and does not go just now.

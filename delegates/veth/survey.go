@@ -22,6 +22,7 @@ type Survey struct {
 	Spaces     []Space          // the first is the host's
 	Blind      bool             // the host's own interfaces or addresses could not be listed
 	Partial    bool             // a namespace could not be looked at
+	Everyone   bool             // the processes of the whole machine were seen
 
 	host     *Conn
 	numbered map[int]int     // index of a Space by the host's number for it
@@ -197,6 +198,8 @@ func (s *Survey) visit(paths []string) (errs []error) {
 	mounted, err := mounts()
 	errs = append(errs, err)
 	running, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is right
+	all, _ := os.Readlink("/proc/self/ns/pid")         // without one not all are seen
+	s.Everyone = all == firstOfProcesses
 	for _, path := range mounted {
 		_, err := s.once(visited, path)
 		errs = append(errs, err)
@@ -209,6 +212,10 @@ func (s *Survey) visit(paths []string) (errs []error) {
 	}
 	return errs
 }
+
+// firstOfProcesses is the machine's first namespace of processes, in which all are
+// seen (PROC_PID_INIT_INO of linux/proc_ns.h).
+const firstOfProcesses = "pid:[4026531836]"
 
 // once looks into the namespace at a path, unless that was done, and returns its
 // index in Spaces; -1 where none is, or is any more.
