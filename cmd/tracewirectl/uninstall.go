@@ -141,7 +141,7 @@ func (l *leaving) remove(ctx context.Context, things []belonging) (err error) {
 			t.Stays = string(reason)
 		case e != nil:
 			t.Error, l.failed = e.Error(), true
-			l.kept = l.kept || t.What == anAttachment
+			l.kept = l.kept || t.What == anAttachment || t.What == anInterface
 			if ctx.Err() == nil { // else it is told once
 				err = errors.Join(err, fmt.Errorf("%s %s: %w", t.What, t.Path, e))
 			}
@@ -246,8 +246,8 @@ func atWork(paths ...string) string {
 	return ""
 }
 
-// anAttachment is what an attachment is called in the list.
-const anAttachment = "attachment"
+// What an attachment is called in the list, and one whose record is lost.
+const anAttachment, anInterface = "attachment", "interface"
 
 // attachments is all that have a record. A record of no attachment is a file
 // that nobody looks for.
@@ -270,11 +270,55 @@ func (c *command) attachments(l *leaving) (out []belonging, err error) {
 		}
 		out = append(out, b)
 	}
+	lost, errLost := l.unrecorded(nets)
+	return append(out, lost...), errors.Join(err, errLost)
+}
+
+// unrecorded is the host ends of ours that no record tells of: attachments whose
+// record is lost.
+func (l *leaving) unrecorded(nets []*network) (out []belonging, err error) {
+	host, err := veth.Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	ends, err := host.Links()
+	for _, e := range ends {
+		if veth.Owner(e.Alias) == "" || l.recorded(e.Alias) {
+			continue
+		}
+		b := belonging{What: anInterface, Path: e.Name, remove: func(ctx context.Context) error { return l.end(ctx, e, nets) }}
+		if !l.attachments {
+			b.Stays = "no record tells of it: tracewirectl audit has the reason, --attachments ends it"
+		}
+		out = append(out, b)
+	}
 	return out, err
 }
 
-// bridges is those that tracewire made, and host ends of ours that no record
-// tells of: those are not ended without knowing whose they are.
+// end ends an attachment of which the host end alone is known. An alias that is a
+// hash tells no name for a DEL.
+func (l *leaving) end(ctx context.Context, e veth.Link, nets []*network) error {
+	ctx, cancel := context.WithTimeout(ctx, repairTime)
+	defer cancel()
+	who, hashed := veth.OwnerOf(e.Alias)
+	if hashed {
+		host, err := veth.Dial()
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+		_, err = host.Remove(ctx, e.Index, true)
+		return err
+	}
+	conf := fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":%q}`, who.Network, conflist.PluginType)
+	if i := slices.IndexFunc(nets, func(n *network) bool { return n.name == who.Network }); i >= 0 && len(nets[i].conf) > 0 {
+		conf = nets[i].conf
+	}
+	return l.plugins.run(ctx, "DEL", invocation{Attachment: who, conf: conf})
+}
+
+// bridges is those that tracewire made.
 func (c *command) bridges(l *leaving) (out []belonging, err error) {
 	all, err := bridge.Own()
 	if err != nil {
@@ -283,29 +327,17 @@ func (c *command) bridges(l *leaving) (out []belonging, err error) {
 	for _, m := range all {
 		out = append(out, belonging{What: "bridge", Path: m.Name, Stays: l.bridgeStays(m), remove: func(ctx context.Context) error { return l.removeBridge(ctx, m.Name) }})
 	}
-	host, err := veth.Dial()
-	if err != nil {
-		return out, err
-	}
-	defer host.Close()
-	ends, err := host.Links()
-	for _, e := range ends {
-		if veth.Owner(e.Alias) != "" && !l.recorded(e.Alias) {
-			out = append(out, belonging{What: "interface", Path: e.Name, Stays: "no record tells of it: tracewirectl audit has the reason"})
-		}
-	}
-	return out, err
+	return out, nil
 }
 
 // bridgeStays is why a bridge does, "" for one that goes.
 func (l *leaving) bridgeStays(m bridge.Made) string {
-	unknown := slices.ContainsFunc(m.Ends, func(alias string) bool { return !l.recorded(alias) })
 	switch {
 	case len(m.Ports) > 0:
 		return "it has ports of others: " + m.Ports[0]
 	case !l.attachments:
 		return needsFlag
-	case unknown || l.kept && len(m.Ends) > 0:
+	case l.kept && len(m.Ends) > 0:
 		return "it has ports"
 	}
 	return ""
@@ -558,7 +590,7 @@ func (c *command) printLeaving(w io.Writer, things []belonging, done bool) error
 			word = cell{t.Error, red}
 		case t.Stays != "":
 			word = cell{"stays: " + t.Stays, dim}
-			if t.What == anAttachment {
+			if t.What == anAttachment || t.What == anInterface {
 				kept++
 			}
 		case t.Removed:

@@ -204,7 +204,7 @@ func (c *story) uninstall(ctx context.Context, t *testing.T, _ []string) error {
 	err := c.ctl(ctx, t, &all, "uninstall", "--attachments")
 	var lines []string
 	for _, b := range all {
-		if b.What == "attachment" || b.What == "rules" {
+		if b.What == "attachment" || b.What == "interface" || b.What == "rules" {
 			lines = append(lines, b.What+" "+b.Path)
 		}
 	}
