@@ -157,11 +157,14 @@ func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, e
 	}
 	out = make([]audit.Checked, 0, len(all)) // of no attachment: not nil, as CHECK was run
 	for i, d := range c.checkAll(ctx, &a.plugins, all, unheard()) {
+		if a.check == auto && len(d.Findings) == 0 && d.Error != "" { // nobody asked for it
+			continue
+		}
 		one := audit.Checked{Attachment: all[i].Attachment}
 		for _, f := range d.Findings {
 			one.Findings = append(one.Findings, delegates.Finding{Code: f.Reason, Expected: f.Expected, Found: f.Found})
 		}
-		if d.Error != "" {
+		if a.check != auto && d.Error != "" {
 			one.Err = errors.New(d.Error)
 		}
 		out = append(out, one)

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -257,7 +258,8 @@ func TestHistoryOfGC(t *testing.T) {
 	w.last("10.215.0.4", "p2", "ADD")
 }
 
-// TestHistoryOfReclaim: whose address an ADD took after a reboot has it no more.
+// TestHistoryOfReclaim: whose address an ADD took after a reboot has it no more. The
+// history has both owners, with their times (calico#13858, aws#3887).
 func TestHistoryOfReclaim(t *testing.T) {
 	for name, lose := range map[string]string{"record": "", "reservation": "state/attachments/podnet/p0:eth0"} {
 		t.Run(name, func(t *testing.T) {
@@ -393,6 +395,29 @@ func TestAudit(t *testing.T) {
 	w.expect(0, code, out, complaint, "no findings")
 	code, out, complaint = w.plug("audit", "--cri", w.runtime("p0", "gone"))
 	w.expect(1, code, out, complaint, "reservation-without-attachment")
+}
+
+// TestAuditChecks: CHECK is run where that is cheap, and is a source like others
+// only for who asks for it.
+func TestAuditChecks(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.must(netlink.LinkSetDown(w.hostOf("p0")))
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, 1, "drift (error, 1)\n"},
+		{[]string{"--check"}, 1, "host.down: expected "},
+		{[]string{"--check=never"}, 0, "no findings: 1 record, "},
+		{[]string{"--check=maybe"}, 2, `--check is always, never or auto, not "maybe"`},
+		{[]string{"--plugin-dir", w.Dir}, 0, "no findings: 1 record, "},
+		{[]string{"--plugin-dir", pluginDir}, 1, "drift (error, 1)\n"}, // tuning, which is behind us, is not there
+		{[]string{"--plugin-dir", w.Dir, "--check"}, 2, "could not look at everything"},
+	} {
+		code, out, complaint := w.plug(append([]string{"audit"}, tt.args...)...)
+		w.expect(tt.code, code, out, complaint, tt.says)
+	}
 }
 
 func TestFix(t *testing.T) {
