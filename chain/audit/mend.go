@@ -34,12 +34,15 @@ var mends = map[Action]func(Node, context.Context, Repair) error{
 	RemoveTable:       Node.removeTable,
 }
 
-// byPlugin leaves a repair to the plugin, if what it is about is as it was.
+// byPlugin leaves a repair to the plugin, if what it is about is as it was. A DEL
+// without a Stamp is of what nobody knew: who is known by now came back, and lives.
 func (n Node) byPlugin(ctx context.Context, r Repair) error {
-	if r.Plugin() == portmapType {
+	switch {
+	case r.Plugin() == portmapType:
 		return n.portsByPlugin(ctx, r)
-	}
-	if r.Stamp != "" && cache.Stamp(r.Path) != r.Stamp {
+	case r.Stamp != "" && cache.Stamp(r.Path) != r.Stamp:
+		return nil
+	case r.Stamp == "" && r.Action == Del && n.knows(r.Attachment):
 		return nil
 	}
 	return ErrPlugin

@@ -155,6 +155,34 @@ func TestMendLeaves(t *testing.T) {
 	}
 }
 
+// TestMendLeavesWhoIsBack: no DEL is run for a container that nobody knew when it
+// was planned, and that lives by now.
+func TestMendLeavesWhoIsBack(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		plant, again func(*world)
+		planned      string
+	}{
+		{"leaked address", func(w *world) { w.put("ipam/net/10.213.0.9", "p1\r\neth0") }, func(w *world) { w.add("p1") }, "leaked-address 10.213.0.9 del"},
+		{"host end", func(w *world) {
+			w.add("p1")
+			w.must(os.Rename(w.Dir+"/state/attachments/net/p1:eth0", w.Dir+"/kept"))
+			w.remove("cache/results/net-p1-eth0")
+		}, func(w *world) { w.must(os.Rename(w.Dir+"/kept", w.Dir+"/state/attachments/net/p1:eth0")) }, "orphan-veth net/p1:eth0 del"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, ours, 1)
+			w.sandboxes = []Sandbox{{ID: "p0", Ready: true}}
+			tt.plant(w)
+			found := slices.DeleteFunc(w.look(), func(f Finding) bool { return f.Repair == nil })
+			w.expect(found, tt.planned)
+			tt.again(w)
+			w.must(w.mend(*found[0].Repair))
+			w.must(w.check(delegates.Attachment{Network: "net", ContainerID: "p1", IfName: "eth0"}))
+		})
+	}
+}
+
 // TestMendLeavesPorts: portmap's DEL is not run for a container that came back
 // since it was planned.
 func TestMendLeavesPorts(t *testing.T) {

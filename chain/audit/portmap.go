@@ -126,7 +126,7 @@ func (l *look) stalePorts(ctx context.Context, p *ports, a delegates.Attachment)
 	}
 	l.suspect(ctx, suspect{
 		Finding: l.unmapped(f, p, a), id: p.ContainerID, stamps: []string{p.Stamp},
-		still: func(*Finding) bool { return p.known || p.ContainerID == "" || !l.appeared(a) },
+		still: func(*Finding) bool { return p.known || p.ContainerID == "" || !l.node.knows(a) },
 		holds: func(now *veth.Survey) bool {
 			return l.rulesAgain(ctx).ports[p.Mark] == p.Stamp && !l.leads(now, p, a) && !l.holdersNow(now)[p.ContainerID]
 		},

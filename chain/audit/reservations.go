@@ -132,7 +132,7 @@ func (l *look) reservation(ctx context.Context, s *store, a netip.Addr, h ipam.H
 	}
 	l.suspect(ctx, suspect{
 		Finding: l.released(l.unheld(s, h, knows), s, who), id: who.ContainerID, stamps: []string{h.Stamp},
-		still: func(*Finding) bool { return unchanged(h) && (knows != nil || !l.appeared(who)) },
+		still: func(*Finding) bool { return unchanged(h) && (knows != nil || !l.node.knows(who)) },
 		holds: func(now *veth.Survey) bool { return len(held(now, a, who, knows == nil)) == 0 },
 	})
 }
@@ -253,7 +253,5 @@ func (l *look) knows(a delegates.Attachment) (out []Evidence) {
 	return out
 }
 
-// appeared tells that somebody knows of the container by now.
-func (l *look) appeared(a delegates.Attachment) bool {
-	return l.node.recorded(a) || l.node.entryPath(a) != ""
-}
+// knows tells that a record or an entry of libcni's is of an attachment by now.
+func (n Node) knows(a delegates.Attachment) bool { return n.recorded(a) || n.entryPath(a) != "" }

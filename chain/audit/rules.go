@@ -134,7 +134,7 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 	f.says(Kernel, "no interface is known to be its attachment's")
 	l.suspect(ctx, suspect{
 		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
-		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.appeared(r.Attachment) },
+		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.node.knows(r.Attachment) },
 		holds: func(now *veth.Survey) bool {
 			return l.rulesAgain(ctx).masquerade[r.Found] && !l.holdersNow(now)[r.ContainerID]
 		},
