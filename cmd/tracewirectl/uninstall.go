@@ -15,6 +15,7 @@ import (
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
 	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
@@ -31,8 +32,9 @@ type leaving struct {
 
 	at     places
 	all    []stored
-	kept   bool // attachments stay, and what they need to be ended
-	failed bool // something could not be removed
+	lost   []delegates.Attachment // whose record is lost
+	kept   bool                   // attachments stay, and what they need to be ended
+	failed bool                   // something could not be removed
 }
 
 func (c *command) uninstall() *cobra.Command {
@@ -287,9 +289,12 @@ func (l *leaving) unrecorded(nets []*network) (out []belonging, err error) {
 		if veth.Owner(e.Alias) == "" || l.recorded(e.Alias) {
 			continue
 		}
+		who, _ := veth.OwnerOf(e.Alias)
+		l.lost = append(l.lost, who)
 		b := belonging{What: anInterface, Path: e.Name, remove: func(ctx context.Context) error { return l.end(ctx, e, nets) }}
 		if !l.attachments {
 			b.Stays = "no record tells of it: tracewirectl audit has the reason, --attachments ends it"
+			l.kept = true
 		}
 		out = append(out, b)
 	}
@@ -388,12 +393,20 @@ func (c *command) tables(l *leaving) (out []belonging, err error) {
 	}
 	for _, t := range found {
 		b := belonging{What: "rules", Path: t.Name, remove: func(ctx context.Context) error { return masquerade.RemoveTables(ctx, true, t.Name) }}
-		if l.kept && slices.ContainsFunc(l.all, func(r stored) bool { return t.Of(r.Network) }) {
+		if l.needed(t) {
 			b.Stays = "attachments of " + t.Network + " need it"
 		}
 		out = append(out, b)
 	}
 	return out, nil
+}
+
+// needed tells that attachments that stay are of a table's network, or may be: an
+// alias that is a hash names none.
+func (l *leaving) needed(t masquerade.Info) bool {
+	recorded := slices.ContainsFunc(l.all, func(r stored) bool { return t.Of(r.Network) })
+	lost := slices.ContainsFunc(l.lost, func(a delegates.Attachment) bool { return a.Network == "" || t.Of(a.Network) })
+	return l.kept && (recorded || lost)
 }
 
 // file is a file or folder of ours, where it is there.

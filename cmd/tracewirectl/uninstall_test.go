@@ -222,6 +222,21 @@ func TestUninstallLeavesTheForeign(t *testing.T) {
 	}
 }
 
+// TestUninstallOfLostRecords: what an attachment needs stays with it, also where no
+// record tells of it.
+func TestUninstallOfLostRecords(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	kept := filepath.Join(w.Dir, "kept")
+	record := w.Dir + "/state/attachments/podnet/p0:eth0"
+	w.must(os.Rename(record, kept))
+	code, got := w.leaveAs("--yes")
+	w.must(os.MkdirAll(filepath.Dir(record), 0o700))
+	w.must(os.Rename(kept, record))
+	if err := w.Check(t.Context(), w.attachment("p0")); err != nil || code != 0 {
+		t.Errorf("code %d, %v\n%s", code, err, strings.Join(got, "\n"))
+	}
+}
+
 // TestUninstallBesideAnAgent: what an agent at work has open stays.
 func TestUninstallBesideAnAgent(t *testing.T) {
 	w := newWorld(t, podnet, 0)
