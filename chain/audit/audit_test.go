@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tracewire/tracewire/chain/cache"
+	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/masquerade"
 )
@@ -436,5 +437,26 @@ func (w *world) evident(f Finding, parts []string) {
 		if !there {
 			w.t.Errorf("no source says %q: %s", part, w.full(f))
 		}
+	}
+}
+
+// TestSharedBridge: what stands on a bridge of several networks is told of one of
+// them, the same each time: else it would be another finding.
+func TestSharedBridge(t *testing.T) {
+	w := newWorld(t, ours, 1)
+	w.must(w.Port("one", "tb0", "p9"))
+	n, ids := w.node(), map[string]bool{}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		other := strings.Replace(w.list, `"name": "net"`, `"name": "`+name+`"`, 1)
+		entries, err := conflist.Entries(name, []byte(other))
+		w.must(err)
+		n.Conflists = append(n.Conflists, entries...)
+	}
+	for range 5 {
+		_, err := n.Audit(t.Context(), Told{Finding: func(f Finding) { ids[f.Network+" "+w.line(f)+f.ID] = true }})
+		w.must(err)
+	}
+	if len(ids) != 1 {
+		t.Errorf("%v", ids)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -19,11 +20,9 @@ import (
 // judgeEnds suspects host ends of ours without a record, and ports of the
 // networks' bridges that nobody tells of.
 func (l *look) judgeEnds(ctx context.Context) {
-	bridges := map[string]*network{}
+	bridges := map[string]bool{}
 	for _, n := range l.nets.all {
-		for b := range n.bridges {
-			bridges[b] = n
-		}
+		maps.Copy(bridges, n.bridges)
 	}
 	for _, r := range l.records {
 		for _, name := range r.hosts {
@@ -33,13 +32,13 @@ func (l *look) judgeEnds(ctx context.Context) {
 		}
 	}
 	for _, e := range l.named {
-		switch n := bridges[e.bridge]; {
+		switch unknown := bridges[e.bridge] && !e.known; {
 		case e.owner.Network != "" || e.hashed:
 			l.orphan(ctx, e)
-		case n != nil && !e.known && e.Peer == 0:
+		case unknown && e.Peer == 0:
 			l.orphan(ctx, e)
-		case n != nil && !e.known && l.kernel.Peer(e.Link) >= 0:
-			l.unknownPort(ctx, n, e)
+		case unknown && l.kernel.Peer(e.Link) >= 0:
+			l.unknownPort(ctx, e)
 		}
 	}
 }
@@ -112,8 +111,8 @@ func has(k *veth.Survey, e *end) bool {
 }
 
 // unknownPort suspects a port of a network's bridge.
-func (l *look) unknownPort(ctx context.Context, n *network, e *end) {
-	f := Finding{Kind: UnknownOwner, Network: n.name, Interface: e.Name}
+func (l *look) unknownPort(ctx context.Context, e *end) {
+	f := Finding{Kind: UnknownOwner, Network: l.networkAt(e), Interface: e.Name}
 	f.says(Kernel, fmt.Sprintf("%s is a port of %s and has no alias of ours", e.Name, e.bridge))
 	f.says(Records, "no record names it")
 	f.says(Libcni, "no entry of a living attachment names it")
@@ -121,20 +120,25 @@ func (l *look) unknownPort(ctx context.Context, n *network, e *end) {
 	f = f.reported("it does not prove to be ours")
 	l.suspect(ctx, suspect{
 		Finding: f, stamps: []string{fmt.Sprint(e.Index)}, still: func(*Finding) bool { return true },
-		holds: func(now *veth.Survey) bool { return has(now, e) && !l.leased(now, n, e) && !l.hostsByNow().has(e.Name) },
+		holds: func(now *veth.Survey) bool { return has(now, e) && !l.leased(now, e) && !l.hostsByNow().has(e.Name) },
 	})
 }
 
-// leased tells that an address of the pod behind a host end is reserved by now.
-func (l *look) leased(k *veth.Survey, n *network, e *end) bool {
-	for a := range k.Addresses {
-		if !onPeer(k, a, e) {
-			continue
+// leased tells that an address of the pod behind a port is reserved by now, on a
+// network of the port's bridge.
+func (l *look) leased(k *veth.Survey, e *end) bool {
+	var dirs []string
+	for _, n := range l.nets.all {
+		if n.bridges[e.bridge] {
+			dirs = slices.AppendSeq(dirs, maps.Keys(n.stores))
 		}
-		for _, s := range n.stores {
-			if h, err := ipam.Look(filepath.Join(s.dir, a.String())); err == nil && h.State == ipam.Reserved {
-				return true
-			}
+	}
+	for a := range k.Addresses {
+		if onPeer(k, a, e) && slices.ContainsFunc(dirs, func(dir string) bool {
+			h, err := ipam.Look(filepath.Join(dir, a.String()))
+			return err == nil && h.State == ipam.Reserved
+		}) {
+			return true
 		}
 	}
 	return false
@@ -222,20 +226,16 @@ func (l *look) networkAt(e *end) (name string) {
 // judgeRecorded suspects addresses that two living records have, and those of
 // one that are not reserved for it.
 func (l *look) judgeRecorded(ctx context.Context) {
-	type key struct {
-		network string
-		address netip.Addr
-	}
-	owner := map[key]*record{}
+	owner := map[double]*record{}
 	for _, r := range l.records {
 		if r.told {
 			continue
 		}
 		for _, a := range r.addresses {
-			if other := owner[key{r.Network, a}]; other != nil {
+			if other := owner[double{r.Network, a}]; other != nil {
 				l.both(ctx, a, r, other)
 			}
-			owner[key{r.Network, a}] = r
+			owner[double{r.Network, a}] = r
 			if s := l.nets.stores[r.config.store]; s != nil {
 				l.lacks(ctx, s, r.Attachment, a, Evidence{Records, fmt.Sprintf("%s is attached with it since %s", r.Attachment, r.began.Format(time.DateTime))}, r.same)
 			}
