@@ -1,14 +1,14 @@
 // Package audit finds what a node holds and what leaks: it compares the records
 // of attachments with libcni's cache, the reservations of addresses, the kernel
-// and the runtime's sandboxes. It changes nothing, waits for no lock, and asks
-// nobody who is not on this node's kernel and disk.
+// and the runtime's sandboxes. An audit changes nothing, waits for no lock, and
+// asks nobody who is not this node's kernel and disk. A Planner tells what of it is
+// to be mended, and Node.Mend does that, under the plugin's locks.
 package audit
 
 import (
 	"context"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
@@ -33,9 +33,8 @@ type Node struct {
 
 // Sandbox is one of the runtime's.
 type Sandbox struct {
-	ID      string // the container id that CNI is given
-	Ready   bool
-	Created time.Time
+	ID    string // the container id that CNI is given
+	Ready bool
 }
 
 // Checked is what CHECK found of one attachment.

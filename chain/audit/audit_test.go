@@ -132,6 +132,11 @@ var plants = []struct {
 		w.sandboxes = []Sandbox{}
 		w.remove("state/attachments/net/p0:eth0", "cache/results/net-p0-eth0", "state/attachments/net/p1:eth0", "cache/results/net-p1-eth0")
 	}, []string{"orphan-veth net/p0:eth0 del | kernel: alias \"tracewire:net/p0:eth0\" | records: no record of it", "orphan-veth net/p1:eth0 del"}},
+	{"records that are lost, of a pod that the runtime does not know and that processes are in", func(w *world) {
+		w.sandboxes = []Sandbox{{ID: "p1", Ready: true}}
+		w.forget("p0")
+		w.inhabit("p0")
+	}, []string{"orphan-veth net/p0:eth0 reported"}},
 	{"ports of nobody", func(w *world) {
 		w.must(w.Port("one", "tb0", "x"))
 		w.must(w.Port("two", "tb0", "y"))
@@ -294,23 +299,24 @@ var plants = []struct {
 
 // leaves is what stays of plants, by name, once what was found is mended.
 var leaves = map[string]leaving{
-	"a reservation of nobody in another's store":                      {stays: []Kind{EmptyReservation, LeakedAddress}},
-	"a reservation of a sandbox":                                      {stays: []Kind{ReservationWithoutAttachment}}, // until the runtime ends it
-	"a reservation and a damaged entry, which claims by its name":     {more: 1},
-	"two pods with one address":                                       {stays: []Kind{DuplicateAddress}},
-	"an address that is reserved for another":                         {stays: []Kind{DuplicateAddress, LeakedAddress}}, // one and the same file
-	"two records of one address":                                      {stays: []Kind{DuplicateAddress}},
-	"two files of one address":                                        {more: 1},
-	"files that are none of host-local's":                             {stays: []Kind{UnknownOwner}},
-	"records that are lost, and not all processes are seen":           {stays: []Kind{OrphanVeth}},
-	"ports of nobody":                                                 {stays: []Kind{UnknownOwner}},
-	"records of an earlier boot":                                      {more: 1},                          // whose configuration has no addresses
-	"entries that cannot be read":                                     {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network
-	"entries of another's network":                                    {stays: []Kind{StaleLibcniEntry}},
-	"ports of a pod whose address is where the host does not lead to": {stays: []Kind{StalePortmap}},
-	"ports of which the rules tell less":                              {stays: []Kind{StalePortmap}}, // no rule leads there
-	"ports of pods of which one tells":                                {more: 1},
-	"tables of networks that are no more":                             {stays: []Kind{StaleMasquerade}}, // whose name is too long to be told
+	"a reservation of nobody in another's store":                                               {stays: []Kind{EmptyReservation, LeakedAddress}},
+	"a reservation of a sandbox":                                                               {stays: []Kind{ReservationWithoutAttachment}}, // until the runtime ends it
+	"a reservation and a damaged entry, which claims by its name":                              {more: 1},
+	"two pods with one address":                                                                {stays: []Kind{DuplicateAddress}},
+	"an address that is reserved for another":                                                  {stays: []Kind{DuplicateAddress, LeakedAddress}}, // one and the same file
+	"two records of one address":                                                               {stays: []Kind{DuplicateAddress}},
+	"two files of one address":                                                                 {more: 1},
+	"files that are none of host-local's":                                                      {stays: []Kind{UnknownOwner}},
+	"records that are lost, and not all processes are seen":                                    {stays: []Kind{OrphanVeth}},
+	"records that are lost, of a pod that the runtime does not know and that processes are in": {stays: []Kind{OrphanVeth}},
+	"ports of nobody":                                                                          {stays: []Kind{UnknownOwner}},
+	"records of an earlier boot":                                                               {more: 1},                          // whose configuration has no addresses
+	"entries that cannot be read":                                                              {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network
+	"entries of another's network":                                                             {stays: []Kind{StaleLibcniEntry}},
+	"ports of a pod whose address is where the host does not lead to":                          {stays: []Kind{StalePortmap}},
+	"ports of which the rules tell less":                                                       {stays: []Kind{StalePortmap}}, // no rule leads there
+	"ports of pods of which one tells":                                                         {more: 1},
+	"tables of networks that are no more":                                                      {stays: []Kind{StaleMasquerade}}, // whose name is too long to be told
 }
 
 func TestPlants(t *testing.T) {

@@ -107,6 +107,7 @@ const (
 	Rules      Source = "rules"
 	Namespaces Source = "namespaces"
 	Runtime    Source = "runtime"
+	Processes  Source = "processes" // what seems to work for no pod
 	Check      Source = "check"
 )
 
@@ -203,8 +204,8 @@ func (u Unread) Unwrap() error { return u.Err }
 // Action is what a repair does.
 type Action string
 
-// The actions. Del, EndEntry and Restore are for who has the plugin: it is run as a runtime
-// runs it. The others are Node.Mend's.
+// The actions. Del, EndEntry and Restore are for who has the plugin: it is run as
+// a runtime runs it. The others are Node.Mend's.
 const (
 	Del               Action = "del"                // DEL of Attachment with Conf, Args and NetNS, if Path still has Stamp
 	EndEntry          Action = "end-libcni-entry"   // Del, then RemoveEntry

@@ -90,17 +90,18 @@ func (l *look) orphaned(e *end) Finding {
 		return f.mendedBy(Repair{Action: WriteRecord, Attachment: e.owner, Path: path, Stamp: kept.Stamp})
 	case there || path != "":
 		return f.reported("its record is lost, and it may live: libcni or the runtime knows it")
-	case l.node.Sandboxes == nil && l.inhabited(e):
-		return f.reported("processes are in its pod's namespace, or may be, and the runtime was not asked")
+	case l.inhabited(e):
+		return f.reported("processes are in its pod's namespace, or may be where not all are seen and the runtime was not asked")
 	}
 	bare := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, e.owner.Network, conflist.PluginType)
 	return f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: cmp.Or(l.nets.named(e.owner.Network).conf, bare)})
 }
 
-// inhabited tells that processes may be in the namespace of a pair's other end.
+// inhabited tells that processes are in the namespace of a pair's other end: of
+// another runtime's pod perhaps. Where not all are seen, one that was asked tells.
 func (l *look) inhabited(e *end) bool {
 	at := l.kernel.Peer(e.Link)
-	return at > 0 && (l.kernel.Spaces[at].Inhabited || !l.kernel.Everyone)
+	return at > 0 && (l.kernel.Spaces[at].Inhabited || l.node.Sandboxes == nil && !l.kernel.Everyone)
 }
 
 // has tells that a host end is still there, as it was, and does not go just now.

@@ -20,7 +20,7 @@ import (
 // ErrPlugin marks a repair that the plugin makes: it is run as a runtime runs it.
 var ErrPlugin = errors.New("the plugin is to be run")
 
-// mends is how the other repairs are made.
+// mends is how each repair is made.
 var mends = map[Action]func(Node, context.Context, Repair) error{
 	Del:               Node.byPlugin,
 	EndEntry:          Node.byPlugin,
@@ -50,8 +50,8 @@ func (n Node) byPlugin(ctx context.Context, r Repair) error {
 
 // Mend makes one repair that a Planner found due, under the plugin's own locks.
 // What it is about is looked at again under them: what went meanwhile, or changed,
-// is left alone, without an error. What the plugin has to do is ErrPlugin. No other lock of a state directory may be held
-// by this process.
+// is left alone, without an error. What the plugin has to do is ErrPlugin. No other
+// lock of a state directory may be held by this process.
 func (n Node) Mend(ctx context.Context, r Repair) error {
 	mend, known := mends[r.Action]
 	if !known {

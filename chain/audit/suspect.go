@@ -72,9 +72,6 @@ const hangs = time.Minute
 // hung tells that a plugin is a GC that hangs.
 func hung(r delegates.Running) bool { return r.ContainerID == "" && r.Age() >= hangs }
 
-// Processes is what seems to work for no pod.
-const Processes Source = "processes"
-
 // beside adds to a suspect which GCs hang.
 func (s *suspect) beside(busy []delegates.Running) {
 	for _, r := range busy {

@@ -143,16 +143,23 @@ func (w *world) apart(name, address string) {
 	w.t.Helper()
 	a, err := netlink.ParseAddr(address)
 	w.must(err)
-	inside := exec.Command("cat")
-	in, err := inside.StdinPipe()
-	w.must(err)
 	w.must(w.In(name, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
 		}
-		return errors.Join(netlink.AddrAdd(lo, a), inside.Start())
+		return netlink.AddrAdd(lo, a)
 	}))
+	w.inhabit(name)
+}
+
+// inhabit puts a process into a pod's namespace.
+func (w *world) inhabit(pod string) {
+	w.t.Helper()
+	inside := exec.Command("cat")
+	in, err := inside.StdinPipe()
+	w.must(err)
+	w.must(w.In(pod, inside.Start))
 	w.t.Cleanup(func() { _ = errors.Join(in.Close(), inside.Wait()) })
 }
 

@@ -272,7 +272,7 @@ func (a *agent) node(ctx context.Context) (n audit.Node, err error) {
 			return n, err
 		}
 		for _, s := range r.Sandboxes {
-			n.Sandboxes = append(n.Sandboxes, audit.Sandbox{ID: s.ID, Ready: s.Ready, Created: s.Created})
+			n.Sandboxes = append(n.Sandboxes, audit.Sandbox{ID: s.ID, Ready: s.Ready})
 		}
 	}
 	if len(a.flags.audit.sockets) > 0 && n.Sandboxes == nil {

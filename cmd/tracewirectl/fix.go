@@ -28,7 +28,7 @@ import (
 // sandboxes is a runtime's, as the audit wants them.
 func sandboxes(r cri.Runtime) (out []audit.Sandbox) {
 	for _, s := range r.Sandboxes {
-		out = append(out, audit.Sandbox{ID: s.ID, Ready: s.Ready, Created: s.Created})
+		out = append(out, audit.Sandbox{ID: s.ID, Ready: s.Ready})
 	}
 	return out
 }
