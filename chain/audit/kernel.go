@@ -153,8 +153,9 @@ func (l *look) hostsByNow() hashes {
 	}
 	l.hostsNow = newHashes()
 	for f, err := range cache.Files(l.node.CacheDirs...) {
-		for i := 0; err == nil && i < len(f.Host); i++ { // what cannot be read was told at the first look
-			l.hostsNow.add(f.Host[i])
+		l.unread(Libcni, f.Path, err)
+		for _, name := range f.Host { // of what cannot be read none
+			l.hostsNow.add(name)
 		}
 	}
 	return l.hostsNow

@@ -42,6 +42,7 @@ type look struct {
 
 	suspects []suspect
 	doubles  map[double]bool
+	misses   map[string]bool // what could not be read and was told of, by its text
 }
 
 // double is an address that two have.
@@ -113,7 +114,7 @@ func newLook(n Node, told Told) *look {
 	l := &look{
 		node: n, told: told, nets: newNetworks(), records: map[delegates.Attachment]*record{}, byID: map[string][]*record{},
 		named: map[string]*end{}, marked: map[delegates.Attachment]*end{}, byMark: map[string]*end{}, rules: map[string][]*rule{}, ports: map[string]*ports{},
-		ids: newHashes(), damaged: newHashes(), bare: map[string]bool{}, sandboxes: map[string]Sandbox{}, doubles: map[double]bool{},
+		ids: newHashes(), damaged: newHashes(), bare: map[string]bool{}, sandboxes: map[string]Sandbox{}, doubles: map[double]bool{}, misses: map[string]bool{},
 	}
 	for _, s := range n.Sandboxes {
 		l.sandboxes[s.ID] = s

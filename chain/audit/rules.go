@@ -36,22 +36,22 @@ type rulesNow struct {
 	ports      map[string]string // stamps by mark
 }
 
-// rulesAgain lists the rules again, once for all suspects. What cannot be read was
-// told at the first look.
+// rulesAgain lists the rules again, once for all suspects.
 func (l *look) rulesAgain(ctx context.Context) *rulesNow {
 	if l.rulesNow != nil {
 		return l.rulesNow
 	}
 	l.rulesNow = &rulesNow{map[masquerade.Found]bool{}, map[string]string{}}
-	nat, _ := iptables.Nat(ctx)
-	all, _ := masquerade.Look(nat)
+	nat, errNat := iptables.Nat(ctx)
+	all, errMasquerade := masquerade.Look(nat)
 	for _, f := range all {
 		l.rulesNow.masquerade[f] = true
 	}
-	mapped, _ := portmap.Look(nat)
+	mapped, errPorts := portmap.Look(nat)
 	for _, r := range mapped {
 		l.rulesNow.ports[r.Mark] = r.Stamp
 	}
+	l.unread(Rules, "", errors.Join(errNat, errMasquerade, errPorts))
 	return l.rulesNow
 }
 
@@ -174,7 +174,8 @@ func (l *look) holdersNow(now *veth.Survey) map[string]bool {
 	}
 	l.holders = map[string]bool{}
 	for _, s := range l.nets.stores {
-		for h, err := range ipam.In(s.dir) { // what cannot be read was told at the first look
+		for h, err := range ipam.In(s.dir) {
+			l.unread(IPAM, h.Path, err)
 			if err == nil && h.State == ipam.Reserved && len(now.Addresses[h.Address]) > 0 {
 				l.holders[h.Holder.ContainerID] = true
 			}

@@ -51,7 +51,10 @@ func (l *look) again(ctx context.Context) {
 	all := slices.DeleteFunc(l.suspects, func(s suspect) bool { return !s.still(&s.Finding) })
 	all = idle(all, delegates.Busy())
 	if slices.ContainsFunc(all, func(s suspect) bool { return s.holds != nil }) {
-		now, _ := veth.Take(l.paths()) // what cannot be read was told at the first look
+		now, errs := veth.Take(l.paths())
+		for _, err := range errs {
+			l.unread(Kernel, "", err)
+		}
 		all = slices.DeleteFunc(all, func(s suspect) bool { return s.holds != nil && (now.Blind || !s.holds(now)) })
 	}
 	busy := delegates.Busy()
@@ -120,9 +123,15 @@ func (l *look) tell(f Finding) {
 	}
 }
 
-// unread tells of a source that could not be looked at.
+// unread tells of a source that could not be looked at, once, whichever look met
+// it.
 func (l *look) unread(s Source, path string, err error) {
-	if err != nil && l.told.Unread != nil {
-		l.told.Unread(Unread{s, path, err})
+	if err == nil {
+		return
+	}
+	u := Unread{s, path, err}
+	if text := u.Error(); !l.misses[text] && l.told.Unread != nil {
+		l.misses[text] = true
+		l.told.Unread(u)
 	}
 }

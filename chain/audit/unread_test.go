@@ -63,6 +63,7 @@ func TestUnreadRules(t *testing.T) {
 	for _, tt := range []struct{ name, program, unread string }{
 		{"fails", "#!/bin/sh\necho no such table >&2\nexit 3\n", "rules: iptables: iptables: exit status 3: no such table"},
 		{"missing", "", ""},
+		{"fails at the end", "#!/bin/sh\n[ -e ${0%/*}/ran ] && { echo no such table >&2; exit 3; }\n: >${0%/*}/ran\n", "rules: iptables: iptables: exit status 3: no such table"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, ours, 1)
