@@ -271,9 +271,7 @@ func (a *agent) node(ctx context.Context) (n audit.Node, err error) {
 		if err != nil {
 			return n, err
 		}
-		for _, s := range r.Sandboxes {
-			n.Sandboxes = append(n.Sandboxes, audit.Sandbox{ID: s.ID, Ready: s.Ready})
-		}
+		n.Sandboxes = append(n.Sandboxes, r.Sandboxes...)
 	}
 	if len(a.flags.audit.sockets) > 0 && n.Sandboxes == nil {
 		n.Sandboxes = []audit.Sandbox{} // it has none, and was asked

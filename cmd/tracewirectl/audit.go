@@ -134,7 +134,7 @@ func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error
 	}
 	runtimes, err := a.ask.ask(ctx)
 	for _, r := range runtimes {
-		n.Sandboxes = append(n.Sandboxes, sandboxes(r)...)
+		n.Sandboxes = append(n.Sandboxes, r.Sandboxes...)
 	}
 	if len(runtimes) > 0 && n.Sandboxes == nil {
 		n.Sandboxes = []audit.Sandbox{}

@@ -18,20 +18,11 @@ import (
 
 	"github.com/tracewire/tracewire/chain"
 	"github.com/tracewire/tracewire/chain/audit"
-	"github.com/tracewire/tracewire/chain/audit/cri"
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/trace"
 )
-
-// sandboxes is a runtime's, as the audit wants them.
-func sandboxes(r cri.Runtime) (out []audit.Sandbox) {
-	for _, s := range r.Sandboxes {
-		out = append(out, audit.Sandbox{ID: s.ID, Ready: s.Ready})
-	}
-	return out
-}
 
 // repairs is what --fix has to do.
 type repairs struct {

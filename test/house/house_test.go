@@ -35,7 +35,7 @@ var imports = map[string]string{
 	"ipam":                 "chain/lock conflist delegates trace trace/point",
 	"chain/cache":          "delegates trace trace/point",
 	"chain/audit":          "chain/cache chain/codes chain/lock conflist delegates delegates/bridge delegates/iptables delegates/masquerade delegates/portmap delegates/veth ipam",
-	"chain/audit/cri":      "",
+	"chain/audit/cri":      "chain/audit",
 	"chain":                "chain/cache delegates trace",
 	"trace/read":           "trace",
 	"trace/ship":           "trace trace/read",

@@ -20,6 +20,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	client "k8s.io/cri-client/pkg"
+
+	"github.com/tracewire/tracewire/chain/audit"
 )
 
 // Patience bounds a question, whatever the runtime does.
@@ -31,16 +33,9 @@ type Runtime struct {
 	Name       string // by its own word: "containerd", "cri-o"
 	Version    string // "v2.4.2"
 	Executable string // of who listens on the socket; empty where that cannot be told
-	Sandboxes  []Sandbox
-}
-
-// Sandbox is a pod's, ready or stopped. The runtime forgets it when it is removed.
-type Sandbox struct {
-	ID        string // the container id that plugins are given
-	Ready     bool
-	Created   time.Time
-	Namespace string
-	Pod       string
+	// Sandboxes is its pods', ready or stopped. The runtime forgets one when it is
+	// removed.
+	Sandboxes []audit.Sandbox
 }
 
 // Ask asks the runtime that listens on a socket: PATH or unix://PATH.
@@ -75,12 +70,9 @@ func (r *Runtime) fill(ctx context.Context, service api.RuntimeService) error {
 	}
 	r.Name, r.Version = v.GetRuntimeName(), v.GetRuntimeVersion()
 	all, err := service.ListPodSandbox(ctx, nil)
-	r.Sandboxes = make([]Sandbox, 0, len(all)) // of a runtime without pods: not nil
+	r.Sandboxes = make([]audit.Sandbox, 0, len(all)) // of a runtime without pods: not nil
 	for _, s := range all {
-		r.Sandboxes = append(r.Sandboxes, Sandbox{
-			ID: s.GetId(), Ready: s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY, Created: time.Unix(0, s.GetCreatedAt()),
-			Namespace: s.GetMetadata().GetNamespace(), Pod: s.GetMetadata().GetName(),
-		})
+		r.Sandboxes = append(r.Sandboxes, audit.Sandbox{ID: s.GetId(), Ready: s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY})
 	}
 	return err
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/tracewire/tracewire/chain/audit"
 )
 
 // fake is a runtime with two pods, one of them stopped.
@@ -25,11 +27,8 @@ func (fake) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.Ve
 }
 
 func (fake) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	pod := func(id, name string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
-		return &runtimeapi.PodSandbox{Id: id, State: state, CreatedAt: 1, Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default"}}
-	}
 	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{
-		pod("1635e8", "web-0", runtimeapi.PodSandboxState_SANDBOX_READY), pod("99aabb", "old-0", runtimeapi.PodSandboxState_SANDBOX_NOTREADY),
+		{Id: "1635e8", State: runtimeapi.PodSandboxState_SANDBOX_READY}, {Id: "99aabb", State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY},
 	}}, nil
 }
 
@@ -56,10 +55,7 @@ func TestAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := serve(t, fake{})
-	want := Runtime{Socket: path, Name: "fake", Version: "v1.2", Executable: self, Sandboxes: []Sandbox{
-		{ID: "1635e8", Ready: true, Created: time.Unix(0, 1), Namespace: "default", Pod: "web-0"},
-		{ID: "99aabb", Created: time.Unix(0, 1), Namespace: "default", Pod: "old-0"},
-	}}
+	want := Runtime{Socket: path, Name: "fake", Version: "v1.2", Executable: self, Sandboxes: []audit.Sandbox{{ID: "1635e8", Ready: true}, {ID: "99aabb"}}}
 	for _, socket := range []string{path, "unix://" + path} {
 		got, err := Ask(t.Context(), socket)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -126,7 +122,7 @@ func TestCannotAsk(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "runtime at "+tt.socket+": "+tt.want) {
 				t.Errorf("got %v", err)
 			}
-			if diff := cmp.Diff([]Sandbox(nil), got.Sandboxes, cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff([]audit.Sandbox(nil), got.Sandboxes, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
 		})
