@@ -7,7 +7,6 @@ package audit
 
 import (
 	"context"
-	"path/filepath"
 	"runtime"
 
 	"github.com/tracewire/tracewire/chain/cache"
@@ -92,7 +91,7 @@ var steps = [...]struct {
 // dirs is the folders of records.
 func (n Node) dirs() (out []cache.Dir) {
 	for _, state := range n.StateDirs {
-		out = append(out, cache.Dir{Path: filepath.Join(state, "attachments")})
+		out = append(out, cache.In(state))
 	}
 	return out
 }

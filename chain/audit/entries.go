@@ -65,7 +65,10 @@ func (l *look) byName(name string) {
 }
 
 // begins is how the names of all files of a container on a network begin.
-func begins(a delegates.Attachment) string { return a.Network + "-" + a.ContainerID + "-" }
+func begins(a delegates.Attachment) string {
+	a.IfName = ""
+	return cache.EntryName(a)
+}
 
 // foreign tells that no configuration of ours is of a network, and that the runtime
 // was not asked: what is left of it there may be of use.
@@ -97,11 +100,6 @@ func (l *look) networkOf(name string) (network string) {
 		}
 	}
 	return network
-}
-
-// entryName is what libcni calls an attachment's file.
-func entryName(a delegates.Attachment) string {
-	return a.Network + "-" + a.ContainerID + "-" + a.IfName
 }
 
 // staleEntry suspects an entry whose namespace is gone, and its sandbox. One
@@ -221,7 +219,7 @@ func (l *look) entrySays(a delegates.Attachment) string {
 // entryPath is where libcni has a file of an attachment's name; "" for nowhere.
 func (n Node) entryPath(a delegates.Attachment) string {
 	for _, dir := range n.CacheDirs {
-		path := filepath.Join(dir, entryName(a))
+		path := filepath.Join(dir, cache.EntryName(a))
 		if _, err := os.Lstat(path); err == nil {
 			return path
 		}

@@ -241,7 +241,7 @@ func (l *look) knows(a delegates.Attachment) (out []Evidence) {
 	for _, r := range l.byID[a.ContainerID] {
 		out = append(out, Evidence{Records, fmt.Sprintf("%s is %s", r.Attachment, r.state)})
 	}
-	if l.ids.has(a.ContainerID) || l.damaged.has(entryName(a)) || l.bare[begins(a)] {
+	if l.ids.has(a.ContainerID) || l.damaged.has(cache.EntryName(a)) || l.bare[begins(a)] {
 		out = append(out, Evidence{Libcni, "it has an entry of " + a.ContainerID})
 	}
 	if there, says := l.sandbox(a.ContainerID); there {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -73,7 +72,7 @@ func (n Node) writeRecord(ctx context.Context, r Repair) error {
 		return err
 	}
 	defer p.Close()
-	d := cache.Dir{Path: filepath.Join(l.entry.Tracewire.StateDir, "attachments")}
+	d := cache.In(l.entry.Tracewire.StateDir)
 	if err := os.MkdirAll(l.entry.Tracewire.StateDir, 0o700); err != nil {
 		return err
 	}

@@ -134,13 +134,16 @@ func (r *Record) Made(boot string) delegates.Made {
 // a hole does not tell of may have been done all the same.
 func (r *Record) whole() bool { return !r.Damaged && !r.holed && r.good == r.Size }
 
-// Dir is the folder of records, <stateDir>/attachments.
+// Dir is a folder of records.
 type Dir struct {
 	Path string
 	// Sync is when a record is made to outlive a power cut: auto (before a plugin
 	// runs whose state does), always or never.
 	Sync string
 }
+
+// In is the folder of records of a state directory.
+func In(stateDir string) Dir { return Dir{Path: filepath.Join(stateDir, "attachments")} }
 
 // File is the file of an attachment's record. No two attachments share one:
 // a container id holds no colon.

@@ -144,6 +144,12 @@ func (e Entry) is(a delegates.Attachment) bool {
 	if e.Network != "" {
 		return e.ContainerID == a.ContainerID && (a.IfName == "" || e.IfName == a.IfName)
 	}
-	name := a.Network + "-" + a.ContainerID + "-" + a.IfName
+	name := EntryName(a)
 	return e.Name == name || a.IfName == "" && strings.HasPrefix(e.Name, name)
+}
+
+// EntryName is what libcni calls an attachment's file. It is never split: each
+// part may hold hyphens. Without an IfName all of the container's begin so.
+func EntryName(a delegates.Attachment) string {
+	return a.Network + "-" + a.ContainerID + "-" + a.IfName
 }

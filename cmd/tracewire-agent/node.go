@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,7 +100,7 @@ func (n node) records(ch chan<- prometheus.Metric, dirs []string, told map[strin
 	count := map[[2]string]float64{}
 	newest = map[string]cache.Record{}
 	for _, dir := range dirs {
-		err = errors.Join(err, cache.Dir{Path: filepath.Join(dir, "attachments")}.Each(func(r cache.Stored) {
+		err = errors.Join(err, cache.In(dir).Each(func(r cache.Stored) {
 			count[[2]string{r.Network, string(r.State)}]++
 			if !told[r.Network] && !r.Began.Before(newest[r.Network].Began) {
 				newest[r.Network] = r.Record

@@ -30,7 +30,7 @@ type teller struct {
 // how many. Where others may write, a record that they planted would choose where
 // we make files: none is read there.
 func (t *teller) tell(ctx context.Context, stateDir string) (told int, err error) {
-	records := cache.Dir{Path: filepath.Join(stateDir, "attachments")}
+	records := cache.In(stateDir)
 	if err := records.Trusted(); err != nil {
 		return 0, err
 	}

@@ -167,7 +167,9 @@ func (o *operation) proven(p *veth.Namespace, r cache.Record, a delegates.Attach
 }
 
 func (o *operation) records() cache.Dir {
-	return cache.Dir{Path: filepath.Join(o.net.Tracewire.StateDir, "attachments"), Sync: o.net.Tracewire.Sync}
+	d := cache.In(o.net.Tracewire.StateDir)
+	d.Sync = o.net.Tracewire.Sync
+	return d
 }
 
 // locks is the locks of one operation. Where the state directory is missing, or

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,7 +128,7 @@ func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error
 	}
 	n = audit.Node{Boot: c.boot, StateDirs: at.state, DataDirs: []string{ipam.DefaultDataDir}, Conflists: lists, Network: a.network}
 	n.CacheDirs = cache.LibcniDirs()
-	if own := filepath.Join(a.plugins.cache, "results"); !slices.Contains(n.CacheDirs, own) {
+	if own := a.plugins.entries(); !slices.Contains(n.CacheDirs, own) {
 		n.CacheDirs = append(n.CacheDirs, own)
 	}
 	runtimes, err := a.ask.ask(ctx)

@@ -268,7 +268,7 @@ func (p *plugins) mend(ctx context.Context, n audit.Node, r audit.Repair) error 
 // found by the next look.
 func (p *plugins) restore(ctx context.Context, n audit.Node, a delegates.Attachment) error {
 	for _, state := range n.StateDirs {
-		r, err := cache.Dir{Path: filepath.Join(state, "attachments")}.Read(a)
+		r, err := cache.In(state).Read(a)
 		if err != nil || r.State != cache.Attached {
 			continue // it went
 		}

@@ -282,7 +282,7 @@ func (p *plugins) known(n *network) iter.Seq2[delegates.Attachment, stale] {
 			if a.Network != n.name {
 				continue
 			}
-			f, _ := cache.ReadFile(filepath.Join(p.cache, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)) // one that went is old
+			f, _ := cache.ReadFile(p.entry(a)) // one that went is old
 			if !tell(a, stale{What: "libcni entry", made: f.Changed}) {
 				return
 			}
@@ -384,7 +384,7 @@ func (p *plugins) others(col *collection) (out []cnitypes.GCAttachment, err erro
 	n := *col.network
 	n.all = nil
 	for _, state := range n.states {
-		some, err := cache.Dir{Path: filepath.Join(state, "attachments")}.Of(n.name)
+		some, err := cache.In(state).Of(n.name)
 		if err != nil {
 			return nil, err
 		}

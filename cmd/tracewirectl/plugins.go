@@ -74,10 +74,18 @@ func (p *plugins) remember() error {
 	return nil
 }
 
+// entries is the folder of what libcni keeps.
+func (p *plugins) entries() string { return filepath.Join(p.cache, "results") }
+
+// entry is the file of an attachment there.
+func (p *plugins) entry(a delegates.Attachment) string {
+	return filepath.Join(p.entries(), cache.EntryName(a))
+}
+
 // attached is what libcni keeps of an attachment: its list as ADD had it, and what
 // it is given beside the configuration; nil where it keeps nothing that can be used.
 func (p *plugins) attached(a delegates.Attachment) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	f, err := cache.ReadFile(filepath.Join(p.cache, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)) // libcni would wait for a pipe
+	f, err := cache.ReadFile(p.entry(a)) // libcni would wait for a pipe
 	if err != nil || f.Broken != nil || f.Attachment != a {
 		return nil, nil
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/netip"
-	"path/filepath"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
@@ -19,7 +18,7 @@ type stored struct{ cache.Stored }
 // records is every record of the state directories.
 func records(states []string) (all []stored, err error) {
 	for _, state := range states {
-		found, err := cache.Dir{Path: filepath.Join(state, "attachments")}.List()
+		found, err := cache.In(state).List()
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/lock"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
@@ -507,7 +508,7 @@ func emptyVolatile(dir string) error {
 // emptyState removes what a state directory has. A record that was begun meanwhile
 // needs the rest.
 func emptyState(dir string) error {
-	attachments := filepath.Join(dir, "attachments")
+	attachments := cache.In(dir).Path
 	folders, err := os.ReadDir(attachments)
 	errs := []error{missing(err)}
 	for _, f := range folders {
