@@ -466,3 +466,15 @@ func TestSharedBridge(t *testing.T) {
 		t.Errorf("%v", ids)
 	}
 }
+
+// TestOtherStateDir: a record that is where its list says, and where was not looked,
+// is not written again.
+func TestOtherStateDir(t *testing.T) {
+	w := newWorld(t, ours, 1)
+	n := w.node()
+	n.StateDirs = []string{w.Dir + "/other"}
+	var found []Finding
+	_, err := n.Audit(t.Context(), Told{Finding: func(f Finding) { found = append(found, f) }})
+	w.must(err)
+	w.expect(found, "orphan-veth net/p0:eth0 reported")
+}

@@ -86,6 +86,8 @@ func (l *look) orphaned(e *end) Finding {
 	path := l.node.entryPath(e.owner)
 	there, _ := l.sandbox(e.owner.ContainerID)
 	switch kept, ok := lostIn(path, e.owner); {
+	case ok && kept.dir().Recorded(e.owner):
+		return f.reported("its record is in " + kept.dir().Path + ", where was not looked")
 	case ok && slices.Contains(kept.Host, e.Name):
 		return f.mendedBy(Repair{Action: WriteRecord, Attachment: e.owner, Path: path, Stamp: kept.Stamp})
 	case there || path != "":

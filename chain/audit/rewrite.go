@@ -44,6 +44,9 @@ func lostIn(path string, a delegates.Attachment) (l lost, ok bool) {
 	return l, err == nil && !executed
 }
 
+// dir is where its record belongs.
+func (l lost) dir() cache.Dir { return cache.In(l.entry.Tracewire.StateDir) }
+
 // reserved is the addresses of the result that are of the network's ranges.
 func (l lost) reserved() *types100.Result {
 	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
@@ -72,7 +75,7 @@ func (n Node) writeRecord(ctx context.Context, r Repair) error {
 		return err
 	}
 	defer p.Close()
-	d := cache.In(l.entry.Tracewire.StateDir)
+	d := l.dir()
 	if err := os.MkdirAll(l.entry.Tracewire.StateDir, 0o700); err != nil {
 		return err
 	}
