@@ -144,12 +144,14 @@ func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error
 	return n, err
 }
 
-// drift is what CHECK finds of all attachments; nil where it was not run.
+// drift is what CHECK finds of all attachments that are looked at; nil where it was
+// not run.
 func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, err error) {
 	all, err := c.wanted(nil)
 	if err != nil {
 		return nil, err
 	}
+	all = slices.DeleteFunc(all, func(r stored) bool { return a.network != "" && r.Network != a.network })
 	c.open(&a.plugins)
 	if _, err := a.plugins.exec.FindInPath(conflist.PluginType, a.plugins.dirs); a.check == auto && (err != nil || len(all) > checkedAnyway) {
 		return nil, nil

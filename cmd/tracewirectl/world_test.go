@@ -392,7 +392,7 @@ func TestAudit(t *testing.T) {
 		t.Error("is not one document")
 	}
 	code, out, complaint = w.plug("audit", "--network", "other")
-	w.expect(0, code, out, complaint, "no findings")
+	w.expect(0, code, out, complaint, "no findings: 1 record, 2 reservations, ")
 	code, out, complaint = w.plug("audit", "--cri", w.runtime("p0", "gone"))
 	w.expect(1, code, out, complaint, "reservation-without-attachment")
 }
