@@ -116,6 +116,10 @@ var plants = []struct {
 		"empty-reservation 10.213.0.10 remove-reservation", "empty-reservation 10.213.0.11 remove-reservation",
 		"empty-reservation 10.213.0.9 remove-reservation | ipam: what stands there names nobody",
 	}},
+	{"files that name nobody, of addresses that pods have", func(w *world) {
+		w.put("ipam/net/10.213.0.2", "")
+		w.put("ipam/net/10.213.0.3", "\x00\x00")
+	}, []string{"empty-reservation 10.213.0.2 reserve | kernel: the address is on eth0 behind", "empty-reservation 10.213.0.3 reserve"}},
 	{"a link in an address's place", func(w *world) { w.must(os.Symlink("/dev/zero", w.Dir+"/ipam/net/10.213.0.9")) },
 		[]string{"empty-reservation 10.213.0.9 remove-reservation"}},
 	{"files that are none of host-local's", func(w *world) {
@@ -124,7 +128,7 @@ var plants = []struct {
 		w.must(os.Mkdir(w.Dir+"/ipam/net/10.213.0.10", 0o755))
 	}, []string{
 		"unknown-owner 10.213.0.10 reported", "unknown-owner 10.213.0.9 reported",
-		"unknown-owner @DIR@/ipam/net/README reported | ipam: the file is no reservation",
+		"unknown-owner @DIR@/ipam/net/README reported | ipam: what is there is no reservation",
 	}},
 	{"records that are lost, and not all processes are seen", func(w *world) { w.forget("p0") },
 		[]string{"orphan-veth net/p0:eth0 reported"}},
@@ -366,6 +370,20 @@ var others = []struct {
 		"stale-libcni-entry ref/p0:eth0 reported | runtime: not asked",
 		"stale-masquerade ref/p0:eth0 reported | rules: rule ",
 	}},
+	{"a pod that went without a DEL, as the runtime says", func(w *world) {
+		w.must(w.RemovePod("p0"))
+		w.sandboxes = []Sandbox{{ID: "p1", Ready: true}}
+	}, []string{
+		"reservation-without-attachment 10.214.0.2 reported",
+		"stale-libcni-entry ref/p0:eth0 reported | runtime: no sandbox p0",
+		"stale-masquerade ref/p0:eth0 reported",
+	}},
+	{"entries of pods of which nothing is left", func(w *world) {
+		for _, id := range []string{"c1", "c2"} {
+			w.put("cache/results/ref-"+id+"-eth0", `{"kind":"cniCacheV1","containerId":"`+id+`","ifName":"eth0","networkName":"ref","netns":"/none"}`)
+		}
+		w.sandboxes = []Sandbox{{ID: "p0", Ready: true}, {ID: "p1", Ready: true}}
+	}, []string{"stale-libcni-entry ref/c1:eth0 remove-libcni-entry", "stale-libcni-entry ref/c2:eth0 remove-libcni-entry"}},
 	{"a pod of which rules and a reservation are left", func(w *world) {
 		w.must(w.RemovePod("p0"))
 		w.remove("cache/results/ref-p0-eth0")

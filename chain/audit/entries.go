@@ -10,6 +10,7 @@ import (
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
@@ -124,6 +125,8 @@ func (l *look) staleEntry(ctx context.Context, f cache.File) bool {
 		out = out.reported("an interface speaks for it: it goes with its DEL")
 	case l.foreign(f.Network):
 		out = out.reported(foreignEntry)
+	case !loopback && l.nets.confOf(f.Network) == "" && l.remains(f.Attachment):
+		out = out.reported("its network is none of ours, and a DEL of what it left needs it: an address or rules")
 	default:
 		out = out.mendedBy(l.entryEnds(f))
 	}
@@ -131,6 +134,29 @@ func (l *look) staleEntry(ctx context.Context, f cache.File) bool {
 		return cache.Stamp(f.Path) == f.Stamp && gone(f)
 	}})
 	return true
+}
+
+// remains tells that an address is reserved for an attachment's container, or that
+// rules of masquerade or portmap are of it.
+func (l *look) remains(a delegates.Attachment) bool {
+	for _, s := range l.nets.stores {
+		if l.heldIn(s); s.holders[a.ContainerID] {
+			return true
+		}
+	}
+	if len(l.rules) > 0 {
+		for _, mark := range masquerade.Marks(a) {
+			if len(l.rules[mark]) > 0 {
+				return true
+			}
+		}
+	}
+	for _, p := range l.ports {
+		if p.ContainerID == a.ContainerID {
+			return true
+		}
+	}
+	return false
 }
 
 // entryEnds is how a stale entry goes: with all that its attachment left where a

@@ -20,10 +20,11 @@ type look struct {
 	counts Counts
 	nets   *networks
 
-	records  map[delegates.Attachment]*record
-	byID     map[string][]*record
-	isolated []cache.Isolated
-	broken   []cache.Stored // records that cannot be read
+	records   map[delegates.Attachment]*record
+	byID      map[string][]*record
+	byAddress map[netip.Addr][]*record // nil until it is asked for
+	isolated  []cache.Isolated
+	broken    []cache.Stored // records that cannot be read
 
 	kernel *veth.Survey
 	named  map[string]*end // host ends by name
@@ -88,6 +89,7 @@ type store struct {
 	ours         bool // a record or a conflist of ours names it
 	serving      map[string]ipam.HostLocal
 	held         map[netip.Addr]ipam.Held // nil until it is read
+	holders      map[string]bool          // of the reservations, by container
 	strange      []ipam.Held              // that are no reservation, or a second one of an address
 }
 

@@ -36,7 +36,7 @@ func (l *look) heldIn(s *store) map[netip.Addr]ipam.Held {
 	if s.held != nil {
 		return s.held
 	}
-	s.held = map[netip.Addr]ipam.Held{}
+	s.held, s.holders = map[netip.Addr]ipam.Held{}, map[string]bool{}
 	for h, err := range ipam.In(s.dir) {
 		if err != nil {
 			l.unread(IPAM, h.Path, err)
@@ -48,6 +48,7 @@ func (l *look) heldIn(s *store) map[netip.Addr]ipam.Held {
 			continue
 		}
 		s.held[h.Address] = h
+		s.holders[h.Holder.ContainerID] = h.State == ipam.Reserved
 		if who := attachment(s, h); h.State == ipam.Reserved && who.IfName == "" {
 			l.bare[begins(who)] = false
 		}
@@ -92,24 +93,47 @@ func (l *look) emptyReservation(ctx context.Context, s *store, h ipam.Held) {
 	f := about(EmptyReservation, s, h)
 	f.says(IPAM, "what stands there names nobody")
 	f.says(Kernel, l.placed(h.Address))
-	switch {
+	switch r := l.living(s.network, h.Address); {
 	case !s.ours:
 		f = f.reported(notOurs)
+	case len(l.kernel.Addresses[h.Address]) > 0 && r != nil:
+		f = f.mendedBy(Repair{Action: Reserve, Attachment: r.Attachment, Path: s.dir, Address: h.Address})
 	case len(l.kernel.Addresses[h.Address]) > 0:
-		f = f.reported("an interface has the address")
+		f = f.reported("an interface has the address, and no record tells whose it is")
 	default:
 		f = f.mendedBy(Repair{Action: RemoveReservation, Address: h.Address, Path: h.Path, Stamp: h.Stamp})
 	}
 	l.suspect(ctx, suspect{Finding: f, stamps: []string{h.Stamp}, still: func(*Finding) bool { return unchanged(h) }})
 }
 
-const notOurs = "no record and no conflist of ours names the store"
+const notOurs = "no list with tracewire in it uses the store: what is there is another's to remove"
+
+// living is the record of an attachment that has an address, nil for none.
+func (l *look) living(network string, a netip.Addr) *record {
+	if l.byAddress == nil {
+		l.byAddress = map[netip.Addr][]*record{}
+		for _, r := range l.records {
+			for _, own := range r.addresses {
+				l.byAddress[own] = append(l.byAddress[own], r)
+			}
+		}
+	}
+	for _, r := range l.byAddress[a] {
+		if r.Network == network && !r.told && r.state == cache.Attached {
+			return r
+		}
+	}
+	return nil
+}
 
 // strange suspects a file that is nobody's reservation, or a second one of an
 // address.
 func (l *look) strange(ctx context.Context, s *store, h ipam.Held) {
 	f := about(UnknownOwner, s, h)
-	f.says(IPAM, "the file is no reservation that host-local would make")
+	f.says(IPAM, "what is there is no reservation that host-local would make")
+	if h.Address.IsValid() {
+		f.says(IPAM, "while it is there the address is not given to a pod")
+	}
 	if h.State != ipam.Strange && h.Address.IsValid() {
 		f.Kind = DuplicateAddress
 		f.Evidence = []Evidence{{IPAM, fmt.Sprintf("two files, this one and %s, are reservations of the address", s.held[h.Address].Path)}}
@@ -174,7 +198,7 @@ func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 	case f.Kind == ReservationWithoutAttachment && r != nil && r.state == cache.Attached && s.ours && !l.kernel.Partial:
 		return f.mendedBy(Repair{Action: RemoveReservation, Attachment: who, Address: f.Address, Path: f.Path, Stamp: cache.Stamp(f.Path)})
 	case f.Kind == ReservationWithoutAttachment:
-		return f.reported("somebody knows the container: its DEL, or the end of what speaks for it, comes first")
+		return f.reported(knownBy(f) + " knows the container: its DEL, or the end of that, comes first")
 	case !s.ours:
 		return f.reported(notOurs)
 	case net.conf == "":
@@ -188,6 +212,17 @@ func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 		who.IfName = "eth0" // of an old host-local: DEL then releases what names the container alone
 	}
 	return f.mendedBy(Repair{Action: Del, Attachment: who, Conf: net.conf})
+}
+
+// knownBy is who says that it knows what a finding is about.
+func knownBy(f Finding) string {
+	words := map[Source]string{Records: "a record", Libcni: "libcni's entry", Runtime: "the runtime", Kernel: "an interface"}
+	for _, e := range f.Evidence[1:] { // the first is the reservation
+		if w := words[e.Source]; w != "" {
+			return w
+		}
+	}
+	return "somebody"
 }
 
 // held is the interfaces that have a reservation's address. Where nobody knows
