@@ -18,7 +18,7 @@ func TestDocs(t *testing.T) {
 	}
 	var words []string
 	for _, k := range Kinds {
-		words = append(words, fmt.Sprintf("| %#q | %s | %s |", string(k.Kind), k.Severity, k.Meaning))
+		words = append(words, fmt.Sprintf("| %#q | %s | %s | %s |", string(k.Kind), k.Severity, k.Meaning, k.Mended))
 	}
 	for _, s := range []Source{Records, Quarantine, Libcni, IPAM, Kernel, Rules, Namespaces, Runtime, Check} {
 		words = append(words, "`"+string(s)+"`")

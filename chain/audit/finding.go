@@ -51,29 +51,47 @@ const (
 	Error   Severity = "error"
 )
 
-// Kinds is every kind, how bad it is, and what is wrong then.
+// Kinds is every kind, how bad it is, what is wrong then, and what a repair does.
 var Kinds = []struct {
 	Kind     Kind
 	Severity Severity
 	Meaning  string
+	Mended   string
 }{
-	{LeakedAddress, Error, "a reservation whose container nobody knows"},
-	{ReservationWithoutAttachment, Warning, "a reservation whose container somebody knows, while no interface has the address"},
-	{AttachmentWithoutReservation, Error, "an attachment that lives and has no reservation: its address may be given to another"},
-	{DuplicateAddress, Error, "an address that two of one network have: interfaces, records, or a record and a reservation"},
-	{EmptyReservation, Error, "a reservation file that keeps an address and names nobody"},
-	{OrphanVeth, Warning, "an interface of ours on the host without a record, or a port whose other end is gone"},
-	{UnknownOwner, Warning, "a port of a network's bridge, or a file in a store, that nobody explains"},
-	{StaleRecord, Warning, "a record of this boot that says attached, while its namespace or its host end is gone"},
-	{InterruptedOperation, Warning, "a record of an ADD or DEL that did not end, and that no plugin is at work for"},
-	{EarlierBoot, Warning, "a record of an earlier boot"},
-	{BrokenRecord, Warning, "a record that cannot be read"},
-	{NamespaceChanged, Error, "a record whose path leads to another network namespace by now"},
-	{BrokenLibcniEntry, Error, "an entry of libcni's cache that libcni cannot read"},
-	{StaleLibcniEntry, Warning, "an entry of libcni's cache whose namespace is gone, and its sandbox, as far as the runtime was asked"},
-	{StaleMasquerade, Warning, "masquerade rules of ours or of the reference plugins whose attachment is gone"},
-	{StalePortmap, Warning, "rules of the portmap plugin whose attachment is gone"},
-	{Drift, Error, "a difference that CHECK found"},
+	{LeakedAddress, Error, "a reservation whose container nobody knows",
+		"DEL, in a store of ours whose network's configuration is known, while no interface of any namespace has the address"},
+	{ReservationWithoutAttachment, Warning, "a reservation whose container somebody knows, while no interface has the address",
+		"the address is given back to the pod where the record has it; the file is removed, in a store of ours, where the record has others; else reported: who knows the container comes first, its DEL or the end of a stale entry"},
+	{AttachmentWithoutReservation, Error, "an attachment that lives and has no reservation: its address may be given to another",
+		"the reservation is written again, in a store of ours, if the attachment still lives and has the address"},
+	{DuplicateAddress, Error, "an address that two of one network have: interfaces, records, or a record and a reservation",
+		"reported"},
+	{EmptyReservation, Error, "a reservation file that keeps an address and names nobody",
+		"in a store of ours it names the attachment again that lives and has the address; where no interface has it the file is removed, if it still names nobody"},
+	{OrphanVeth, Warning, "an interface of ours on the host without a record, or a port whose other end is gone",
+		"the record is written again where libcni's entry tells of it and the pod lives; DEL where nobody knows the container, and no process is in the namespace that it leads to: where not the whole machine's are seen, the runtime has to be asked; else reported"},
+	{UnknownOwner, Warning, "a port of a network's bridge, or a file in a store, that nobody explains",
+		"reported"},
+	{StaleRecord, Warning, "a record of this boot that says attached, while its namespace or its host end is gone",
+		"DEL"},
+	{InterruptedOperation, Warning, "a record of an ADD or DEL that did not end, and that no plugin is at work for",
+		"DEL"},
+	{EarlierBoot, Warning, "a record of an earlier boot",
+		"DEL"},
+	{BrokenRecord, Warning, "a record that cannot be read",
+		"DEL, where nothing of the attachment lives and the network is ours; else it is moved to quarantine, and written again from libcni's entry"},
+	{NamespaceChanged, Error, "a record whose path leads to another network namespace by now",
+		"DEL without a namespace"},
+	{BrokenLibcniEntry, Error, "an entry of libcni's cache that libcni cannot read",
+		"it is removed, where its name begins with a network of ours, or the runtime was asked: while it is there a runtime's DEL fails"},
+	{StaleLibcniEntry, Warning, "an entry of libcni's cache whose namespace is gone, and its sandbox, as far as the runtime was asked",
+		"DEL and then it is removed, where the network is ours and no interface has one of its addresses; of another's network it is removed where the runtime was asked and nothing is left of the attachment; none while a record or an interface speaks for it"},
+	{StaleMasquerade, Warning, "masquerade rules of ours or of the reference plugins whose attachment is gone",
+		"where the network is ours a rule of nf_tables is deleted, a chain goes by DEL, and our table is deleted under the network's lock while no attachment of it has a record"},
+	{StalePortmap, Warning, "rules of the portmap plugin whose attachment is gone",
+		"DEL of portmap, where a list with tracewire, which the node, libcni or a record has, has portmap for the network; else reported"},
+	{Drift, Error, "a difference that CHECK found",
+		"what ADD made and that is gone, or is another by now, is put right by a CHECK that is asked to (docs/check.md); the rest is reported"},
 }
 
 // severity is a kind's.
@@ -127,6 +145,7 @@ type Finding struct {
 	Severity   Severity              `json:"severity"`
 	Network    string                `json:"network,omitempty"`
 	Attachment *delegates.Attachment `json:"attachment,omitempty"` // what is not known of it is ""
+	Pod        string                `json:"pod,omitempty"`        // "default/web-0", where ADD was told
 	Address    netip.Addr            `json:"address,omitzero"`
 	Interface  string                `json:"interface,omitempty"` // of the host
 	Path       string                `json:"path,omitempty"`      // a file, or a table or chain of rules

@@ -95,6 +95,7 @@ func (l *look) orphaned(e *end) Finding {
 	case l.inhabited(e):
 		return f.reported("processes are in its pod's namespace, or may be where not all are seen and the runtime was not asked")
 	}
+	f.says(Kernel, "no process is in the namespace of its other end")
 	bare := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, e.owner.Network, conflist.PluginType)
 	return f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: cmp.Or(l.nets.named(e.owner.Network).conf, bare)})
 }
@@ -293,7 +294,11 @@ func (l *look) drifted(f Finding, r *record, code string) Finding {
 	reason, _ := codes.ReasonOf(code) // of a newer plugin's nothing is known
 	switch {
 	case reason.Restores:
-		return f.mendedBy(restored(r))
+		f = f.mendedBy(restored(r))
+		f.Fix = "put right " + code + ", and what else CHECK finds"
+		return f
+	case code == "delegate.check":
+		return f.reported("what the plugin behind it made cannot be made again: the pod has to be")
 	case reason.Mends:
 		return f.reported("DEL and a new ADD mend it: " + reason.Hint)
 	}

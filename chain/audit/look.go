@@ -75,6 +75,7 @@ type record struct {
 	config    *config
 	state     cache.State
 	began     time.Time
+	args      string // CNI_ARGS of ADD
 	earlier   bool
 	cookie    uint64
 	netns     string

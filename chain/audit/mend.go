@@ -20,6 +20,10 @@ import (
 // ErrPlugin marks a repair that the plugin makes: it is run as a runtime runs it.
 var ErrPlugin = errors.New("the plugin is to be run")
 
+// ErrLeft marks a repair of what went, or changed, since it was planned: it is left
+// alone.
+var ErrLeft = errors.New("it went or changed meanwhile: left alone")
+
 // mends is how each repair is made.
 var mends = map[Action]func(Node, context.Context, Repair) error{
 	Del:               Node.byPlugin,
@@ -40,17 +44,16 @@ func (n Node) byPlugin(ctx context.Context, r Repair) error {
 	switch {
 	case r.Plugin() == portmapType:
 		return n.portsByPlugin(ctx, r)
-	case r.Stamp != "" && cache.Stamp(r.Path) != r.Stamp:
-		return nil
-	case r.Stamp == "" && r.Action == Del && n.knows(r.Attachment):
-		return nil
+	case r.Stamp != "" && cache.Stamp(r.Path) != r.Stamp, r.Stamp == "" && r.Action == Del && n.knows(r.Attachment):
+		return ErrLeft
 	}
 	return ErrPlugin
 }
 
 // Mend makes one repair that a Planner found due, under the plugin's own locks.
 // What it is about is looked at again under them: what went meanwhile, or changed,
-// is left alone, without an error. What the plugin has to do is ErrPlugin. No other
+// is left alone: ErrLeft, or where a store's lock was taken for it no error. What
+// the plugin has to do is ErrPlugin. No other
 // lock of a state directory may be held by this process.
 func (n Node) Mend(ctx context.Context, r Repair) error {
 	mend, known := mends[r.Action]
@@ -135,7 +138,7 @@ func (n Node) quarantine(ctx context.Context, r Repair) error {
 	}
 	err := locked(ctx, all[i], r.Attachment.String(), func() error {
 		if cache.Stamp(r.Path) != r.Stamp {
-			return nil
+			return ErrLeft
 		}
 		_, err := all[i].Quarantine(r.Path, "an audit could not read it")
 		return err
@@ -166,12 +169,12 @@ func locked(ctx context.Context, d cache.Dir, key string, do func() error) error
 func (n Node) removeEntry(_ context.Context, r Repair) error {
 	f, err := cache.ReadFile(r.Path)
 	if err != nil || f.Broken == nil && !gone(f) {
-		return nil //nolint:nilerr // it went, or can no longer be told
+		return ErrLeft // or can no longer be told
 	}
 	known := slices.ContainsFunc(n.Sandboxes, func(s Sandbox) bool { return s.ID == r.Attachment.ContainerID })
 	recorded := f.Network != "" && slices.ContainsFunc(n.dirs(), func(d cache.Dir) bool { return d.Recorded(f.Attachment) })
-	if known || recorded {
-		return nil
+	if known || recorded || cache.Stamp(r.Path) != r.Stamp {
+		return ErrLeft
 	}
 	return cache.RemoveFile(r.Path, r.Stamp)
 }

@@ -62,6 +62,9 @@ func (w *world) mended(lines []string, left leaving) {
 // mend makes a repair, a DEL as a runtime makes it.
 func (w *world) mend(r Repair) error {
 	err := w.node().Mend(w.t.Context(), r)
+	if errors.Is(err, ErrLeft) {
+		return nil
+	}
 	if !errors.Is(err, ErrPlugin) {
 		return err
 	}
@@ -73,7 +76,9 @@ func (w *world) mend(r Repair) error {
 	_, err = w.Run(w.t.Context(), r.Plugin(), []byte(conf), w.Environment("DEL", a))
 	if r.Action == EndEntry {
 		r.Action = RemoveEntry
-		err = errors.Join(err, w.node().Mend(w.t.Context(), r))
+		if again := w.node().Mend(w.t.Context(), r); !errors.Is(again, ErrLeft) {
+			err = errors.Join(err, again)
+		}
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (l *look) readRecords(ctx context.Context) {
 func (l *look) index(dir cache.Dir, r cache.Stored) {
 	c := l.nets.recorded(r)
 	out := &record{
-		Attachment: r.Attachment, dir: dir, path: r.Path, config: c, state: r.State, began: r.Began, earlier: r.Earlier(l.node.Boot),
+		Attachment: r.Attachment, dir: dir, path: r.Path, config: c, state: r.State, began: r.Began, args: r.Args, earlier: r.Earlier(l.node.Boot),
 		cookie: r.Cookie, netns: r.NetNS, addresses: reserved(r, c), hosts: hosts(result(r)),
 	}
 	l.records[r.Attachment] = out

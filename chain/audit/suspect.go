@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 )
@@ -117,10 +119,24 @@ func settle(ctx context.Context) {
 }
 
 func (l *look) tell(f Finding) {
+	if f.Attachment != nil {
+		f.Pod = l.pod(*f.Attachment)
+	}
 	l.counts.Findings++
 	if l.told.Finding != nil {
 		l.told.Finding(f)
 	}
+}
+
+// pod is whose an attachment is, by what its ADD was told; "" where that is not
+// known.
+func (l *look) pod(a delegates.Attachment) string {
+	r := l.records[a]
+	if r == nil {
+		return ""
+	}
+	args, _ := conflist.ParseArgs(r.args) // what can be read of them
+	return strings.Trim(args["K8S_POD_NAMESPACE"]+"/"+args["K8S_POD_NAME"], "/")
 }
 
 // unread tells of a source that could not be looked at, once, whichever look met

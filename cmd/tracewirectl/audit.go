@@ -278,6 +278,7 @@ type report struct {
 	all    bool
 	first  map[audit.Kind][]audit.Finding
 	counts map[audit.Kind]int
+	mended int // that have a repair
 }
 
 // shown is how many findings of one kind are shown.
@@ -289,6 +290,9 @@ func newReport(all bool) *report {
 
 func (r *report) add(f audit.Finding) {
 	r.counts[f.Kind]++
+	if f.Repair != nil {
+		r.mended++
+	}
 	if r.all || r.counts[f.Kind] <= shown {
 		r.first[f.Kind] = append(r.first[f.Kind], f)
 	}
@@ -323,12 +327,21 @@ func (c *command) printReport(w io.Writer, r *report, n audit.Counts) error {
 	if n.Checked > 0 {
 		checked = fmt.Sprintf(" (%d checked)", n.Checked)
 	}
-	text, colour := fmt.Sprintf("no findings: %s%s, %s, %s and %s looked at", count(n.Records, "record"), checked, count(n.Reservations, "reservation"),
-		count(n.Interfaces, "interface"), count(n.Namespaces, "namespace")), green
+	text, colour := fmt.Sprintf(" in %s%s, %s, %s, %s, %s", count(n.Records, "record"), checked, count(n.Entries, "libcni entry"),
+		count(n.Reservations, "reservation"), count(n.Interfaces, "interface"), count(n.Namespaces, "namespace")), green
 	if n.Findings > 0 {
-		text, colour = count(n.Findings, "finding")+" in "+strings.TrimPrefix(text, "no findings: "), red
+		text, colour = count(n.Findings, "finding")+text, red
+	} else {
+		text = "no findings" + text
 	}
-	_, err := io.WriteString(w, c.paint(text, colour)+"\n")
+	if width := c.width(); width > 0 {
+		text = strings.Join(broken(text, width), "\n")
+	}
+	text = c.paint(text, colour) + "\n"
+	if r.mended > 0 {
+		text += fmt.Sprintf("%d of them can be mended: tracewirectl audit --fix\n", r.mended)
+	}
+	_, err := io.WriteString(w, text)
 	return err
 }
 
@@ -367,7 +380,10 @@ func (c *command) printKind(w io.Writer, k audit.Kind, r *report) error {
 func (c *command) aboutText(f audit.Finding) string {
 	about := f.About()
 	if f.Attachment != nil && about == f.Attachment.String() && c.width() > 0 {
-		return read.ShortAttachment(read.Entry{Network: f.Attachment.Network, ContainerID: f.Attachment.ContainerID, IfName: f.Attachment.IfName})
+		about = read.ShortAttachment(read.Entry{Network: f.Attachment.Network, ContainerID: f.Attachment.ContainerID, IfName: f.Attachment.IfName})
+	}
+	if f.Pod != "" {
+		return about + " " + f.Pod
 	}
 	if f.Network != "" && !strings.HasPrefix(about, f.Network+"/") {
 		about += " of " + f.Network

@@ -54,7 +54,7 @@ func TestContainerd(t *testing.T) {
 	code, out, complaint := w.ctl("check")
 	w.expect(0, code, out, complaint, "2 attachments checked, no findings\n")
 	code, out, complaint = w.ctl("audit", "--cri", socket)
-	w.expect(0, code, out, complaint, "no findings: 2 records (2 checked), 2 reservations, ")
+	w.expect(0, code, out, complaint, "no findings in 2 records (2 checked), ")
 	code, out, complaint = w.ctl("gc", "--cri", socket)
 	w.expect(0, code, out, complaint, "podnet: 2 attachments valid, 0 stale; GC has run\n")
 
@@ -65,7 +65,7 @@ func TestContainerd(t *testing.T) {
 	_, err = client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: second})
 	w.must(err)
 	code, out, complaint = w.ctl("audit", "--cri", socket)
-	w.expect(0, code, out, complaint, "no findings: 1 record (1 checked), 1 reservation, ")
+	w.expect(0, code, out, complaint, "no findings in 1 record (1 checked), ")
 	w.leak("10.215.0.77", strings.Repeat("ab", 32))
 	code, out, complaint = w.ctl("gc", "--cri", socket, "--grace", "0s")
 	w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 1 stale; removed\n")

@@ -67,8 +67,8 @@ func reason(name string) (doc any, words [][2]string) {
 func kind(name string) (doc any, words [][2]string) {
 	for _, k := range audit.Kinds {
 		if string(k.Kind) == name {
-			return map[string]any{"kind": k.Kind, "severity": k.Severity, "meaning": k.Meaning},
-				[][2]string{{"kind", name}, {"severity", string(k.Severity)}, {"meaning", k.Meaning}}
+			return map[string]any{"kind": k.Kind, "severity": k.Severity, "meaning": k.Meaning, "mended": k.Mended},
+				[][2]string{{"kind", name}, {"severity", string(k.Severity)}, {"meaning", k.Meaning}, {"--fix", k.Mended}}
 		}
 	}
 	return nil, nil

@@ -113,6 +113,7 @@ func (r *repairs) sort(planner *audit.Planner, all []audit.Finding) {
 			r.Reported++
 		case !planned[*f.Repair]:
 			r.Young = append(r.Young, f)
+			planned[*f.Repair] = true
 		}
 	}
 	next := planner.Next()
@@ -142,7 +143,11 @@ func (c *command) printPlan(w io.Writer, plan repairs, all bool) error {
 		return nil // it is told once, at the end
 	}
 	var rows [][]cell
-	first := plan.Due
+	planned := plan.Due
+	if len(planned) == 0 {
+		planned = plan.Young
+	}
+	first := planned
 	if !all {
 		first = first[:min(len(first), shown)]
 	}
@@ -156,13 +161,13 @@ func (c *command) printPlan(w io.Writer, plan repairs, all bool) error {
 		if err := c.write(w, g, rows, true); err != nil {
 			return err
 		}
-		if rest := len(plan.Due) - len(rows); rest > 0 {
+		if rest := len(planned) - len(rows); rest > 0 {
 			fmt.Fprintf(&b, "and %d more (-v shows all)\n", rest)
 		}
 		b.WriteString("\n")
 	}
 	if n := len(plan.Young); n > 0 {
-		fmt.Fprintf(&b, "%s seen first now, or not for long enough; run again in %d s\n", count(n, "finding"), int(plan.wait.Round(time.Second).Seconds()))
+		fmt.Fprintf(&b, "%s of what was seen first now, or not for long enough: run it again in %d s\n", count(n, "repair"), int(plan.wait.Round(time.Second).Seconds()))
 	}
 	if plan.Made != "" {
 		fmt.Fprintf(&b, "they are remembered in %s, which was made for it: tracewire has kept nothing on this node\n", plan.Made)
@@ -243,6 +248,9 @@ func (c *command) repair(ctx context.Context, n audit.Node, p *plugins, f audit.
 		}
 		return err
 	})
+	if errors.Is(err, audit.ErrLeft) {
+		return nil // another repair took it along, or somebody
+	}
 	if err != nil {
 		root.Fail(err.Error())
 	}
@@ -259,7 +267,9 @@ func (p *plugins) mend(ctx context.Context, n audit.Node, r audit.Repair) error 
 	err := p.delOf(ctx, r)
 	if err == nil && r.Action == audit.EndEntry {
 		r.Action = audit.RemoveEntry
-		err = n.Mend(ctx, r)
+		if err = n.Mend(ctx, r); errors.Is(err, audit.ErrLeft) {
+			err = nil // libcni removed it
+		}
 	}
 	return err
 }
@@ -338,14 +348,17 @@ func (c *command) printFixed(w io.Writer, plan repairs) error {
 		return printJSON(w, plan)
 	}
 	text, colour := "nothing to repair", plain
-	if len(plan.Due) > 0 {
-		text, colour = count(len(plan.Done), "finding")+" repaired", green
+	switch {
+	case len(plan.Due) > 0:
+		text, colour = count(len(plan.Done), "repair")+" made", green
+	case len(plan.Young) > 0:
+		text = "nothing was repaired yet"
 	}
 	if n := len(plan.Failed); n > 0 {
 		text, colour = fmt.Sprintf("%s, %d failed", text, n), red
 	}
 	if len(plan.Due) > 0 && plan.Left > 0 {
-		text += fmt.Sprintf(", %d left", plan.Left)
+		text += fmt.Sprintf(", %s left", count(plan.Left, "finding"))
 	}
 	_, err := io.WriteString(w, c.paint(text, colour)+"\n")
 	return err

@@ -380,10 +380,10 @@ func (w *world) leak(address, id string) {
 func TestAudit(t *testing.T) {
 	w := newWorld(t, podnet, 1)
 	code, out, complaint := w.plug("audit")
-	w.expect(0, code, out, complaint, "no findings: 1 record (1 checked), 1 reservation, ")
+	w.expect(0, code, out, complaint, "no findings in 1 record (1 checked), ")
 	w.leak("10.215.0.77", "gone")
 	code, out, complaint = w.plug("audit")
-	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.215.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record (1 checked), 2 reservations, ")
+	w.expect(1, code, out, complaint, "leaked-address (error, 1)\n", "10.215.0.77 of podnet", "ipam: reserved for ", "run the plugin's DEL for\n", "1 finding in 1 record (1 checked), ")
 	code, out, complaint = w.plug("audit", "-o", "json")
 	w.expect(1, code, out, complaint, `{"version":1,"findings":[
 {"id":"`, `"kind":"leaked-address"`, `],"unread":[
@@ -392,7 +392,7 @@ func TestAudit(t *testing.T) {
 		t.Error("is not one document")
 	}
 	code, out, complaint = w.plug("audit", "--network", "other")
-	w.expect(0, code, out, complaint, "no findings: 1 record, 2 reservations, ")
+	w.expect(0, code, out, complaint, "no findings in 1 record, ")
 	code, out, complaint = w.plug("audit", "--cri", w.runtime("p0", "gone"))
 	w.expect(1, code, out, complaint, "reservation-without-attachment")
 }
@@ -409,9 +409,9 @@ func TestAuditChecks(t *testing.T) {
 	}{
 		{nil, 1, "drift (error, 1)\n"},
 		{[]string{"--check"}, 1, "host.down: expected "},
-		{[]string{"--check=never"}, 0, "no findings: 1 record, "},
+		{[]string{"--check=never"}, 0, "no findings in 1 record, "},
 		{[]string{"--check=maybe"}, 2, `--check is always, never or auto, not "maybe"`},
-		{[]string{"--plugin-dir", w.Dir}, 0, "no findings: 1 record, "},
+		{[]string{"--plugin-dir", w.Dir}, 0, "no findings in 1 record, "},
 		{[]string{"--plugin-dir", pluginDir}, 1, "drift (error, 1)\n"}, // tuning, which is behind us, is not there
 		{[]string{"--plugin-dir", w.Dir, "--check"}, 2, "could not look at everything"},
 	} {
@@ -426,14 +426,14 @@ func TestFix(t *testing.T) {
 	w.leak("10.215.0.78", "") // what a crash leaves
 	w.must(w.RemovePod("p1"))
 	code, out, complaint := w.plug("audit", "--fix", "--yes")
-	w.expect(1, code, out, complaint, "findings seen first now, or not for long enough; run again in 60 s\n", "nothing to repair")
+	w.expect(1, code, out, complaint, "repairs of what was seen first now, or not for long enough: run it again in 60 s\n", "nothing was repaired yet")
 	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s")
 	w.expect(2, code, out, complaint, "leaked-address ", "run the plugin's DEL for podnet/gone:eth0", "stale-record ", "tracewirectl: nothing was done: ", " without --yes, and nobody to ask\n")
 	if got := w.left("ipam/podnet"); len(got) != 4 {
 		t.Errorf("reserved: %v", got)
 	}
 	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
-	w.expect(0, code, out, complaint, " findings repaired\n")
+	w.expect(0, code, out, complaint, " repairs made\n")
 	if got := w.left("ipam/podnet"); !slices.Equal(got, []string{"10.215.0.2"}) {
 		t.Errorf("reserved: %v", got)
 	}
@@ -479,9 +479,9 @@ func TestFixPorts(t *testing.T) {
 			w.publish("p1", backend)
 			w.must(w.lose("p1"))
 			code, out, complaint := w.plug("audit", "--fix", "--grace", "0s", "--yes")
-			w.expect(1, code, out, complaint, "1 finding seen first now")
+			w.expect(1, code, out, complaint, "1 repair of what was seen first now")
 			code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
-			w.expect(0, code, out, complaint, "stale-portmap ", "run portmap's DEL for podnet/p1:eth0", "1 finding repaired\n")
+			w.expect(0, code, out, complaint, "stale-portmap ", "run portmap's DEL for podnet/p1:eth0", "1 repair made\n")
 			var ports []string
 			for _, command := range [][]string{{"nft", "list", "ruleset"}, {"iptables", "-t", "nat", "-S"}} {
 				b, _ := exec.Command(command[0], command[1:]...).Output()
@@ -520,8 +520,8 @@ func TestFixOfNetworksInTurns(t *testing.T) {
 	w.put("ipam/othernet/10.216.0.9", "gone\r\neth0")
 	w.leak("10.215.0.77", "gone")
 	for _, want := range []struct{ name, says string }{
-		{"podnet", "1 finding seen first now"}, {"othernet", "1 finding seen first now"},
-		{"podnet", "1 finding repaired"}, {"othernet", "1 finding repaired"},
+		{"podnet", "1 repair of what was seen first now"}, {"othernet", "1 repair of what was seen first now"},
+		{"podnet", "1 repair made"}, {"othernet", "1 repair made"},
 	} {
 		_, out, complaint := w.plug("audit", "--fix", "--grace", "0s", "--yes", "--network", want.name)
 		if !strings.Contains(out, want.says) {
@@ -559,7 +559,7 @@ func TestFixForgetsNothingUnread(t *testing.T) {
 	w := newWorld(t, podnet, 1)
 	w.leak("10.215.0.77", "gone")
 	code, out, complaint := w.plug("audit", "--fix")
-	w.expect(1, code, out, complaint, "1 finding seen first now")
+	w.expect(1, code, out, complaint, "1 repair of what was seen first now")
 	w.must(os.Rename(w.Dir+"/ipam/podnet", w.Dir+"/ipam/away"))
 	w.must(os.WriteFile(w.Dir+"/ipam/podnet", nil, 0o600))
 	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
@@ -567,7 +567,7 @@ func TestFixForgetsNothingUnread(t *testing.T) {
 	w.must(os.Remove(w.Dir + "/ipam/podnet"))
 	w.must(os.Rename(w.Dir+"/ipam/away", w.Dir+"/ipam/podnet"))
 	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
-	w.expect(0, code, out, complaint, "1 finding repaired")
+	w.expect(0, code, out, complaint, "1 repair made")
 }
 
 // TestFixOnAnothersNode: on a node that never had us a folder is made once there is
@@ -585,12 +585,12 @@ func TestFixOnAnothersNode(t *testing.T) {
 	w.expect(1, code, out, complaint, "1 finding only reported", "nothing to repair\n")
 	cri := w.runtime()
 	code, out, complaint = w.plug("audit", "--fix", "--yes", "--cri", cri)
-	w.expect(1, code, out, complaint, "1 finding seen first now", "remembered in "+state+", which was made for it: tracewire has kept nothing on this node\n")
+	w.expect(1, code, out, complaint, "1 repair of what was seen first now", "remembered in "+state+", which was made for it: tracewire has kept nothing on this node\n")
 	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
 	code, out, complaint = w.plug("audit", "--fix", "--yes", "--grace", "0s", "--cri", cri)
-	w.expect(0, code, out, complaint, "broken-libcni-entry", "1 finding repaired\n")
+	w.expect(0, code, out, complaint, "broken-libcni-entry", "1 repair made\n")
 	code, out, complaint = w.plug("uninstall", "--yes")
 	w.expect(0, code, out, complaint, state)
 	if there(state) {
