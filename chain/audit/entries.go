@@ -140,7 +140,8 @@ func (l *look) staleEntry(ctx context.Context, f cache.File) bool {
 // rules of masquerade or portmap are of it.
 func (l *look) remains(a delegates.Attachment) bool {
 	for _, s := range l.nets.stores {
-		if l.heldIn(s); s.holders[a.ContainerID] {
+		l.heldIn(s)
+		if s.holders[a.ContainerID] {
 			return true
 		}
 	}
