@@ -24,6 +24,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/tracewire/tracewire/chain/audit/cri"
+	"github.com/tracewire/tracewire/test/sandboxes"
 )
 
 // TestContainerd has the real containerd make pods, and then forget one behind
@@ -59,7 +60,7 @@ func TestContainerd(t *testing.T) {
 	w.expect(0, code, out, complaint, "podnet: 2 attachments valid, 0 stale; GC has run\n")
 
 	// A runtime whose state is lost knows neither pod; one is as if it had been.
-	other := w.runtime(first)
+	other := sandboxes.Serve(w.t, first)
 	code, out, complaint = w.ctl("gc", "--cri", other)
 	w.expect(2, code, out, complaint, "/containerd made, whose socket was not asked")
 	_, err = client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: second})

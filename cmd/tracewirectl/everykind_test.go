@@ -26,6 +26,7 @@ import (
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/test/netns"
+	"github.com/tracewire/tracewire/test/sandboxes"
 )
 
 // record writes a record of a container that never was.
@@ -173,17 +174,17 @@ func plant(w *world) (alive []string) {
 	return alive
 }
 
-// traced is what one pod of ours sends another, over and over on one connection.
-type traced struct {
+// connection is what one pod of ours sends another, over and over.
+type connection struct {
 	from, to net.Conn
 	sent     int
 }
 
 // connect opens a TCP connection between two pods.
-func (w *world) connect(from, to string) *traced {
+func (w *world) connect(from, to string) *connection {
 	w.t.Helper()
 	var l net.Listener
-	c := &traced{}
+	c := &connection{}
 	address := netip.AddrPortFrom(w.addressOf(to).Addr(), 7).String()
 	w.must(w.In(to, func() (err error) { l, err = (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", address); return err }))
 	w.must(w.In(from, func() (err error) {
@@ -200,7 +201,7 @@ func (w *world) connect(from, to string) *traced {
 }
 
 // say sends some words, which have to arrive.
-func (c *traced) say() error {
+func (c *connection) say() error {
 	c.sent++
 	words := fmt.Sprintf("word %d\n", c.sent)
 	end := time.Now().Add(10 * time.Second)
@@ -275,11 +276,11 @@ func TestEveryKind(t *testing.T) {
 	w := newWorld(t, ported("iptables"), 0)
 	w.publish("live0", "nftables")
 	w.publish("live1", "iptables")
-	connection := w.connect("live0", "live1")
-	w.must(connection.say())
+	between := w.connect("live0", "live1")
+	w.must(between.say())
 	live := append(plant(w), "live0", "live1")
 	before := map[string]string{"live0": w.state("live0"), "live1": w.state("live1")}
-	cri := w.runtime(live...)
+	cri := sandboxes.Serve(w.t, live...)
 
 	first := w.found("--cri", cri)
 	for _, k := range audit.Kinds {
@@ -304,7 +305,7 @@ func TestEveryKind(t *testing.T) {
 			t.Errorf("exit code %d of --fix, want 1, as some are only reported\n%s%s", code, out, complaint)
 		}
 		w.fits(out)
-		w.must(connection.say())
+		w.must(between.say())
 	}
 	for _, f := range w.found("--cri", cri) {
 		if f.Kind != audit.UnknownOwner && f.Kind != audit.DuplicateAddress {
@@ -318,5 +319,5 @@ func TestEveryKind(t *testing.T) {
 	}
 	code, out, complaint := w.plug("check")
 	w.expect(0, code, out, complaint, fmt.Sprintf("%d attachments checked, no findings", len(live)))
-	w.must(connection.say())
+	w.must(between.say())
 }

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,10 +14,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/tracewire/tracewire/test/attach"
+	"github.com/tracewire/tracewire/test/sandboxes"
 )
 
 var update = flag.Bool("update", false, "write the outputs of docs/operating.md anew")
@@ -79,22 +76,7 @@ func (s *story) later() { s.must(backdate("/var/lib/cni/tracewire", time.Minute)
 // serve is containerd's socket.
 func (s *story) serve() {
 	s.must(os.MkdirAll("/run/containerd", 0o755))
-	l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "unix", "/run/containerd/containerd.sock")
-	s.must(err)
-	server := grpc.NewServer()
-	runtimeapi.RegisterRuntimeServiceServer(server, livePods{pods: s.pods})
-	go func() { _ = server.Serve(l) }()
-	s.t.Cleanup(server.Stop)
-}
-
-// livePods is podsOf whose pods change, while nobody asks.
-type livePods struct {
-	podsOf
-	pods *[]string
-}
-
-func (l livePods) ListPodSandbox(ctx context.Context, in *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	return podsOf{pods: *l.pods}.ListPodSandbox(ctx, in)
+	sandboxes.ServeAt(s.t, "/run/containerd/containerd.sock", func() []string { return *s.pods })
 }
 
 func newStory(t *testing.T) *story {

@@ -3,11 +3,9 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,11 +17,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/tracewire/tracewire/test/attach"
 	"github.com/tracewire/tracewire/test/netns"
+	"github.com/tracewire/tracewire/test/sandboxes"
 )
 
 // podnet is a network with a plugin behind ours.
@@ -166,36 +163,6 @@ func (w *world) left(dir string) (out []string) {
 	return out
 }
 
-// runtime is a container runtime that has these pods, on a socket.
-func (w *world) runtime(pods ...string) string {
-	w.t.Helper()
-	path := filepath.Join(w.t.TempDir(), "cri.sock")
-	l, err := (&net.ListenConfig{}).Listen(w.t.Context(), "unix", path)
-	w.must(err)
-	s := grpc.NewServer()
-	runtimeapi.RegisterRuntimeServiceServer(s, podsOf{pods: pods})
-	go func() { _ = s.Serve(l) }()
-	w.t.Cleanup(s.Stop)
-	return path
-}
-
-type podsOf struct {
-	runtimeapi.UnimplementedRuntimeServiceServer
-	pods []string
-}
-
-func (podsOf) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fake", RuntimeVersion: "v1", RuntimeApiVersion: "v1"}, nil
-}
-
-func (p podsOf) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	var out []*runtimeapi.PodSandbox
-	for _, id := range p.pods {
-		out = append(out, &runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod-" + id, Namespace: "default"}})
-	}
-	return &runtimeapi.ListPodSandboxResponse{Items: out}, nil
-}
-
 func TestCheckAsARuntime(t *testing.T) {
 	w := newWorld(t, podnet, 2)
 	code, out, complaint := w.plug("check")
@@ -225,7 +192,7 @@ func TestGCAsARuntime(t *testing.T) {
 			if name == "no list" {
 				w.must(os.Remove(w.Dir + "/net.d/10-podnet.conflist"))
 			}
-			args := []string{"gc", "--cri", w.runtime("p2", "another"), "--state-dir", w.Dir + "/state"}
+			args := []string{"gc", "--cri", sandboxes.Serve(w.t, "p2", "another"), "--state-dir", w.Dir + "/state"}
 			code, out, complaint := w.plug(args...)
 			w.expect(0, code, out, complaint, "podnet: 1 attachment valid, 0 stale, 2 too young to tell (--grace); GC has run\n")
 			args = append(args, "--grace", "0s")
@@ -307,7 +274,7 @@ func TestGCOfTwoRuntimes(t *testing.T) {
 	cnitool := exec.Command(os.Getenv("TRACEWIRE_REFERENCE")+"/cnitool", "add", "podnet", w.PodPath("other"))
 	cnitool.Env = w.env
 	w.must(cnitool.Run())
-	code, out, complaint := w.plug("gc", "--cri", w.runtime())
+	code, out, complaint := w.plug("gc", "--cri", sandboxes.Serve(w.t))
 	w.expect(2, code, out, complaint, "tracewirectl: network podnet has attachments that ", "/cnitool made, whose socket was not asked: give each runtime's by --cri\n")
 	if got := w.left("state/attachments/podnet"); len(got) != 2 {
 		t.Errorf("left: %v", got)
@@ -321,7 +288,7 @@ func TestGCOfTwoRuntimes(t *testing.T) {
 // TestGCOfNoPods: a runtime that lists none is one that has none, or not the one.
 func TestGCOfNoPods(t *testing.T) {
 	w := newWorld(t, podnet, 2)
-	args := []string{"gc", "--cri", "unix://" + w.runtime(), "--grace", "0s"}
+	args := []string{"gc", "--cri", "unix://" + sandboxes.Serve(w.t), "--grace", "0s"}
 	const refusal = "tracewirectl: nothing was done: the runtimes that were asked list no pod, and 2 attachments live, as podnet/p"
 	code, out, complaint := w.plug(append(args, "--dry-run")...)
 	w.expect(0, code, out, complaint, "2 stale; nothing was done (--dry-run)", refusal)
@@ -350,12 +317,12 @@ func TestGCWithoutRecords(t *testing.T) {
 	w.must(os.RemoveAll(w.Dir + "/cache/results"))
 	w.must(os.RemoveAll(w.Dir + "/state/attachments"))
 	w.put("state/attachments/podnet/no attachment's", "")
-	code, out, complaint := w.plug("gc", "--cri", w.runtime("p1"), "--grace", "0s", "--dry-run")
+	code, out, complaint := w.plug("gc", "--cri", sandboxes.Serve(w.t, "p1"), "--grace", "0s", "--dry-run")
 	w.expect(0, code, out, complaint, "address  p0", "podnet: 1 attachment valid, 2 stale; nothing was done (--dry-run)\n")
 	if strings.Contains(out, "p1") {
 		t.Errorf("p1 is to go:\n%s", out)
 	}
-	code, out, complaint = w.plug("gc", "--cri", w.runtime("p1"), "--grace", "0s")
+	code, out, complaint = w.plug("gc", "--cri", sandboxes.Serve(w.t, "p1"), "--grace", "0s")
 	w.expect(0, code, out, complaint, "2 stale; removed\n")
 	if got := [][]string{w.left("ipam/podnet"), w.left("state/attachments/podnet")}; !slices.EqualFunc(got, [][]string{{"10.215.0.3"}, nil}, slices.Equal) {
 		t.Errorf("left: %v", got)
@@ -365,7 +332,7 @@ func TestGCWithoutRecords(t *testing.T) {
 // TestGCOfNoNetwork names the network that is not there, and what is.
 func TestGCOfNoNetwork(t *testing.T) {
 	w := newWorld(t, podnet, 0)
-	code, out, complaint := w.plug("gc", "--cri", w.runtime("p1"), "--network", "podnt")
+	code, out, complaint := w.plug("gc", "--cri", sandboxes.Serve(w.t, "p1"), "--network", "podnt")
 	w.expect(1, code, out, complaint, "tracewirectl: nothing found: no network podnt among those of tracewire: podnet\n")
 }
 
@@ -393,7 +360,7 @@ func TestAudit(t *testing.T) {
 	}
 	code, out, complaint = w.plug("audit", "--network", "other")
 	w.expect(0, code, out, complaint, "no findings in 1 record, ")
-	code, out, complaint = w.plug("audit", "--cri", w.runtime("p0", "gone"))
+	code, out, complaint = w.plug("audit", "--cri", sandboxes.Serve(w.t, "p0", "gone"))
 	w.expect(1, code, out, complaint, "reservation-without-attachment")
 }
 
@@ -583,7 +550,7 @@ func TestFixOnAnothersNode(t *testing.T) {
 	w.put("cache/results/podnet-gone-eth0", "")
 	code, out, complaint = w.plug("audit", "--fix", "--yes")
 	w.expect(1, code, out, complaint, "1 finding only reported", "nothing to repair\n")
-	cri := w.runtime()
+	cri := sandboxes.Serve(w.t)
 	code, out, complaint = w.plug("audit", "--fix", "--yes", "--cri", cri)
 	w.expect(1, code, out, complaint, "1 repair of what was seen first now", "remembered in "+state+", which was made for it: tracewire has kept nothing on this node\n")
 	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o700 {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,10 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/tracewire/tracewire/chain/audit"
+	"github.com/tracewire/tracewire/test/sandboxes"
 )
 
 // ctl runs a command of the operator's, and reads its answer. The runtime is asked
@@ -214,16 +211,8 @@ func (c *story) uninstall(ctx context.Context, t *testing.T, _ []string) error {
 
 // sandboxes makes an audit ask a runtime that has these, none without a name:
 // "sandboxes c1 c2".
-func (c *story) sandboxes(ctx context.Context, t *testing.T, args []string) error {
-	c.runtime = filepath.Join(t.TempDir(), "cri.sock")
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", c.runtime)
-	if err != nil {
-		return err
-	}
-	s := grpc.NewServer()
-	runtimeapi.RegisterRuntimeServiceServer(s, pods{ids: args})
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(s.Stop)
+func (c *story) sandboxes(_ context.Context, t *testing.T, args []string) error {
+	c.runtime = sandboxes.Serve(t, args...)
 	return nil
 }
 
@@ -238,22 +227,4 @@ func (c *story) process(_ context.Context, t *testing.T, args []string) error {
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		return nil
 	})
-}
-
-// pods is a runtime that has sandboxes, and nothing else.
-type pods struct {
-	runtimeapi.UnimplementedRuntimeServiceServer
-	ids []string
-}
-
-func (pods) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "case", RuntimeVersion: "v1", RuntimeApiVersion: "v1"}, nil
-}
-
-func (p pods) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	out := &runtimeapi.ListPodSandboxResponse{}
-	for _, id := range p.ids {
-		out.Items = append(out.Items, &runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: id}})
-	}
-	return out, nil
 }

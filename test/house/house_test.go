@@ -50,6 +50,7 @@ var imports = map[string]string{
 	"test/kill":            "",
 	"test/netns":           "",
 	"test/reference":       "",
+	"test/sandboxes":       "",
 	"test/soak":            "",
 	"test/summary":         "",
 }
