@@ -68,9 +68,9 @@ func collectChains(ctx context.Context, network string, k delegates.Kept) error 
 func stale(rules []string, network string, k delegates.Kept) (lines []string) {
 	var gone []string
 	for _, line := range rules {
-		id, ok := containerOf(line, network)
+		of, id, ok := iptables.Names(line)
 		chain := Chains{Network: network, ContainerID: id}.Chain()
-		if !ok || k.Has(delegates.Attachment{Network: network, ContainerID: id}) {
+		if !ok || of != network || k.Has(delegates.Attachment{Network: network, ContainerID: id}) {
 			continue
 		}
 		if iptables.Target(line) == chain {
@@ -84,12 +84,4 @@ func stale(rules []string, network string, k delegates.Kept) (lines []string) {
 		lines = append(lines, "-F "+chain, "-X "+chain)
 	}
 	return lines
-}
-
-// containerOf is the container that a rule's comment names, where it is one of
-// the network's.
-func containerOf(line, network string) (id string, ok bool) {
-	_, after, ok := strings.Cut(line, escaped(fmt.Sprintf("name: %q id: ", network))+`\"`)
-	id, _, _ = strings.Cut(after, `\"`)
-	return id, ok && id != ""
 }

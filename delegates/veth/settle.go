@@ -13,8 +13,8 @@ import (
 	"github.com/tracewire/tracewire/trace"
 )
 
-// StateForwarding is BR_STATE_FORWARDING, of a bridge's port; 1 and 2 are what a bridge with spanning
-// tree goes through on its way there (linux/if_bridge.h).
+// The states of a bridge's port (linux/if_bridge.h, BR_STATE_*). 1 and 2 are what
+// spanning tree goes through on the way to StateForwarding.
 const (
 	disabled        = 0
 	listening       = 1
