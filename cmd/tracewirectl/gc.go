@@ -23,12 +23,18 @@ import (
 	"github.com/tracewire/tracewire/ipam"
 )
 
+// collecting is what gc is asked for.
+type collecting struct {
+	plugins plugins
+	ask     sockets
+	network string
+	grace   time.Duration
+	empty   bool
+	dry     bool
+}
+
 func (c *command) gc() *cobra.Command {
-	var p plugins
-	var ask sockets
-	var only string
-	var dry, none bool
-	var grace time.Duration
+	var g collecting
 	cmd := &cobra.Command{
 		Use:   "gc --cri SOCKET",
 		Short: "Ends the attachments of pods that the runtime no longer has",
@@ -51,46 +57,58 @@ look, or not all could be removed.`,
   tracewirectl gc --cri unix:///run/crio/crio.sock --network podnet
   tracewirectl gc --cri /run/containerd/containerd.sock --cri /run/other.sock`,
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(ask.paths) == 0 {
-				return errors.New("--cri is missing: without the runtime's list nobody knows what is valid")
-			}
-			if grace < 0 {
-				return fmt.Errorf("--grace is negative: %s", grace)
-			}
-			c.open(&p)
-			if err := p.remember(); err != nil {
-				return err
-			}
-			plan, err := c.planGC(cmd.Context(), &p, ask, only, grace)
-			if err != nil {
-				return err
-			}
-			err = plan.emptied(none)
-			switch {
-			case dry && err != nil:
-				c.complain(err)
-			case err != nil:
-				return err
-			case !dry:
-				p.collect(cmd.Context(), plan.all)
-			}
-			if c.asJSON() {
-				err = printJSON(cmd.OutOrStdout(), plan.all)
-			} else {
-				err = c.printGC(cmd.OutOrStdout(), plan.all, dry)
-			}
-			return errors.Join(err, failedGC(plan.all))
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.collect(cmd.Context(), cmd.OutOrStdout(), &g) },
 	}
-	pluginFlags(cmd, &p)
-	criFlag(cmd, &ask)
-	networkFlag(cmd, &only)
-	cmd.Flags().DurationVar(&grace, "grace", 2*time.Minute, "Leaves alone what is younger than this `DURATION`")
+	pluginFlags(cmd, &g.plugins)
+	criFlag(cmd, &g.ask)
+	networkFlag(cmd, &g.network)
+	f := cmd.Flags()
+	f.DurationVar(&g.grace, "grace", 2*time.Minute, "Leaves alone what is younger than this `DURATION`")
 	complete(cmd, "grace", cobra.NoFileCompletions)
-	cmd.Flags().BoolVar(&none, "empty", false, "Goes on where the runtimes list no pod at all while attachments live")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "Shows what would go, and does nothing")
+	f.BoolVar(&g.empty, "empty", false, "Goes on where the runtimes list no pod at all while attachments live")
+	f.BoolVar(&g.dry, "dry-run", false, "Shows what would go, and does nothing")
 	return cmd
+}
+
+// possible tells that the flags ask for something that can be done.
+func (g *collecting) possible() error {
+	if len(g.ask.paths) == 0 {
+		return errors.New("--cri is missing: without the runtime's list nobody knows what is valid")
+	}
+	if g.grace < 0 {
+		return fmt.Errorf("--grace is negative: %s", g.grace)
+	}
+	return nil
+}
+
+// collect shows what is stale, and has the plugins remove it.
+func (c *command) collect(ctx context.Context, w io.Writer, g *collecting) error {
+	if err := g.possible(); err != nil {
+		return err
+	}
+	c.open(&g.plugins)
+	if err := g.plugins.remember(); err != nil {
+		return err
+	}
+	plan, err := c.planGC(ctx, g)
+	if err != nil {
+		return err
+	}
+	err = plan.emptied(g.empty)
+	switch {
+	case g.dry && err != nil:
+		c.complain(err)
+	case err != nil:
+		return err
+	case !g.dry:
+		g.plugins.collect(ctx, plan.all)
+	}
+	if c.asJSON() {
+		err = printJSON(w, plan.all)
+	} else {
+		err = c.printGC(w, plan.all, g.dry)
+	}
+	return errors.Join(err, failedGC(plan.all))
 }
 
 // sockets is the runtimes to ask.
@@ -180,7 +198,7 @@ func (cs collections) emptied(none bool) error {
 }
 
 // planGC looks at what there is.
-func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only string, grace time.Duration) (plan collections, err error) {
+func (c *command) planGC(ctx context.Context, g *collecting) (plan collections, err error) {
 	at, err := c.places()
 	if err != nil {
 		return plan, err
@@ -189,11 +207,14 @@ func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only stri
 	if err != nil {
 		return plan, err
 	}
-	nets, err := c.nets(all, only)
+	nets, err := c.nets(all)
 	if err != nil {
 		return plan, err
 	}
-	runtimes, err := ask.ask(ctx) // after the records: what is made meanwhile is in none
+	if nets, err = only(nets, g.network); err != nil {
+		return plan, err
+	}
+	runtimes, err := g.ask.ask(ctx) // after the records: what is made meanwhile is in none
 	if err != nil {
 		return plan, err
 	}
@@ -208,7 +229,7 @@ func (c *command) planGC(ctx context.Context, p *plugins, ask sockets, only stri
 		if err := c.onlyAsked(n, runtimes); err != nil {
 			return plan, err
 		}
-		plan.all = append(plan.all, p.weigh(n, there, c.now().Add(-grace)))
+		plan.all = append(plan.all, g.plugins.weigh(n, there, c.now().Add(-g.grace)))
 	}
 	plan.pods = len(there)
 	return plan, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -171,14 +172,12 @@ type network struct {
 	states []string                  // folders that may have more of them
 }
 
-// nets is the networks of ours, by name: of lists and of records. only is the one
-// to look at, "" for all.
-func (c *command) nets(all []stored, only string) (out []*network, err error) {
+// nets is the networks of ours, by name: of lists and of records.
+func (c *command) nets(all []stored) ([]*network, error) {
 	byName := map[string]*network{}
 	named := func(name string) *network {
 		if byName[name] == nil {
 			byName[name] = &network{name: name}
-			out = append(out, byName[name])
 		}
 		return byName[name]
 	}
@@ -187,13 +186,11 @@ func (c *command) nets(all []stored, only string) (out []*network, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		n := named(e.Name)
-		if n.file != "" {
-			continue // the runtime takes the first
-		}
-		n.file, n.conf = e.File, e.Doc.Raw
-		if n.list, err = listOf(e.File); err != nil {
-			return nil, fmt.Errorf("%s: %w", e.File, err)
+		if n := named(e.Name); n.file == "" { // the runtime takes the first
+			n.file, n.conf = e.File, e.Doc.Raw
+			if n.list, err = listOf(e.File); err != nil {
+				return nil, fmt.Errorf("%s: %w", e.File, err)
+			}
 		}
 	}
 	for _, r := range all {
@@ -202,21 +199,27 @@ func (c *command) nets(all []stored, only string) (out []*network, err error) {
 			n.conf = r.Conf
 		}
 	}
-	for _, n := range out {
+	for _, n := range byName {
 		if len(n.conf) == 0 { // a broken record is all that tells of it
 			n.conf = bare(n.name, filepath.Dir(filepath.Dir(filepath.Dir(n.all[0].Path))))
 		}
 	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *network) int { return strings.Compare(a.name, b.name) }), nil
+}
+
+// only is the network of a name, or all without one.
+func only(nets []*network, name string) ([]*network, error) {
+	if name == "" {
+		return nets, nil
+	}
 	var names []string
-	for _, n := range out {
+	for _, n := range nets {
+		if n.name == name {
+			return []*network{n}, nil
+		}
 		names = append(names, n.name)
 	}
-	out = slices.DeleteFunc(out, func(n *network) bool { return only != "" && n.name != only })
-	slices.SortFunc(out, func(a, b *network) int { return strings.Compare(a.name, b.name) })
-	if only != "" && len(out) == 0 {
-		return nil, fmt.Errorf("%w: no network %s among those of tracewire: %s", errNothing, only, strings.Join(slices.Sorted(slices.Values(names)), ", "))
-	}
-	return out, nil
+	return nil, fmt.Errorf("%w: no network %s among those of tracewire: %s", errNothing, name, strings.Join(names, ", "))
 }
 
 // bare is a configuration of which only network and state directory are known:

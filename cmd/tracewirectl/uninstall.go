@@ -10,18 +10,14 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain"
-	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/lock"
-	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/bridge"
 	"github.com/tracewire/tracewire/delegates/masquerade"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
-	"github.com/tracewire/tracewire/trace/read"
 )
 
 // leaving is what uninstall is asked for, and what it has met so far.
@@ -155,111 +151,17 @@ func (l *leaving) remove(ctx context.Context, things []belonging) (err error) {
 	return err
 }
 
-func there(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// unneeded is what no DEL needs or writes.
-func (c *command) unneeded(l *leaving) (out []belonging, err error) {
-	for _, dir := range l.at.spool {
-		out = append(out, follower(filepath.Join(dir, "agent"))...)
-	}
-	for _, path := range l.at.log {
-		out = append(out, follower(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".agent"))...)
-	}
-	out = append(out, agentState()...)
-	for _, dir := range l.at.state {
-		out = append(out, file("broken records", filepath.Join(dir, quarantined), os.RemoveAll)...)
-		out = append(out, file("audit's memory", filepath.Join(dir, memoryFile), func(path string) error {
-			return removeAll(path, filepath.Join(dir, memoryAside))
-		})...)
-	}
-	if all := matches(verdicts...); len(all) > 0 {
-		out = append(out, belonging{What: "verdicts", Path: verdicts[0], remove: func(context.Context) error { return removeAll(all...) }})
-	}
-	return out, nil
-}
-
-// quarantined is the folder of a state directory's broken records.
-const quarantined = "quarantine"
-
-// verdicts is what STATUS leaves: its last, and how often it was asked.
-var verdicts = []string{filepath.Join(chain.Volatile, "*", "status"), filepath.Join(chain.Volatile, "*", "status.new"), filepath.Join(chain.Volatile, "polled")}
-
-// matches is the files of patterns of ours.
-func matches(patterns ...string) (out []string) {
-	for _, p := range patterns {
-		some, _ := filepath.Glob(p) // the patterns are right
-		out = append(out, some...)
-	}
-	return out
-}
-
-// removeAll removes files.
-func removeAll(paths ...string) error {
-	var errs []error
-	for _, p := range paths {
-		errs = append(errs, missing(os.Remove(p)))
-	}
-	return errors.Join(errs...)
-}
-
-// follower is the files that tracewire-agent keeps of what it follows.
-func follower(base string) (out []belonging) {
-	all := matches(base+".checkpoint", base+".checkpoint.new", base+".lock")
-	if len(all) == 0 {
-		return nil
-	}
-	return []belonging{{What: "agent's files", Path: base + ".checkpoint", Stays: atWork(all...), remove: func(context.Context) error { return removeAll(all...) }}}
-}
-
-// agentDir is where its unit has tracewire-agent keep them.
-const agentDir = "/var/lib/tracewire-agent"
-
-// agentState is that folder, which is nobody else's.
-func agentState() []belonging {
-	out := file("agent's files", agentDir, func(dir string) error {
-		return emptied(dir, removeAll(agentFiles()...))
-	})
-	for i := range out {
-		out[i].Stays = atWork(agentFiles()...)
-	}
-	return out
-}
-
-func agentFiles() []string { return matches(agentDir+"/*agent-*", agentDir+"/.*agent-*") }
-
-// atWork tells which agent has a lock among its files; "" for none.
-func atWork(paths ...string) string {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	for _, path := range paths {
-		if filepath.Ext(path) != ".lock" {
-			continue
-		}
-		unlock, err := lock.Flock(now, path)
-		if held := (*lock.Held)(nil); errors.As(err, &held) {
-			return fmt.Sprintf("tracewire-agent is at work, process %d: stop it first", held.PID)
-		}
-		if err == nil {
-			unlock()
-		}
-	}
-	return ""
-}
-
 // What an attachment is called in the list, and one whose record is lost.
 const anAttachment, anInterface = "attachment", "interface"
 
 // attachments is all that have a record. A record of no attachment is a file
 // that nobody looks for.
 func (c *command) attachments(l *leaving) (out []belonging, err error) {
-	nets, err := c.nets(l.all, "")
+	nets, err := c.nets(l.all)
 	for _, r := range l.all {
 		b := belonging{What: anAttachment, Path: r.String(), remove: func(ctx context.Context) error {
-			if i := slices.IndexFunc(nets, func(n *network) bool { return n.name == r.Network }); i >= 0 && len(r.Conf) == 0 {
-				r.Conf = nets[i].conf
+			if len(r.Conf) == 0 {
+				r.Conf = l.confOf(nets, r.Network)
 			}
 			ctx, cancel := context.WithTimeout(ctx, repairTime)
 			defer cancel()
@@ -317,11 +219,17 @@ func (l *leaving) end(ctx context.Context, e veth.Link, nets []*network) error {
 		_, err = host.Remove(ctx, e.Index, true)
 		return err
 	}
-	conf := fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":%q}`, who.Network, conflist.PluginType)
-	if i := slices.IndexFunc(nets, func(n *network) bool { return n.name == who.Network }); i >= 0 && len(nets[i].conf) > 0 {
-		conf = nets[i].conf
+	return l.plugins.run(ctx, "DEL", invocation{Attachment: who, conf: l.confOf(nets, who.Network)})
+}
+
+// confOf is the configuration of a network, the bare one where none is known.
+func (l *leaving) confOf(nets []*network, name string) []byte {
+	for _, n := range nets {
+		if n.name == name {
+			return n.conf
+		}
 	}
-	return l.plugins.run(ctx, "DEL", invocation{Attachment: who, conf: conf})
+	return bare(name, l.at.state[0])
 }
 
 // bridges is those that tracewire made.
@@ -357,12 +265,6 @@ func (l *leaving) recorded(alias string) bool {
 // removeBridge removes a bridge under the plugin's lock, so that no ADD is about to
 // use it. Where there is no state directory nobody uses it.
 func (l *leaving) removeBridge(ctx context.Context, name string) error {
-	var locks []*lock.Ranges
-	defer func() {
-		for _, file := range locks {
-			_ = file.Close() // and with it the lock
-		}
-	}()
 	for _, dir := range l.at.state {
 		file, err := lock.OpenRanges(filepath.Join(dir, stateLock))
 		if errors.Is(err, os.ErrNotExist) {
@@ -371,7 +273,7 @@ func (l *leaving) removeBridge(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		locks = append(locks, file)
+		defer func() { _ = file.Close() }() // and with it the lock
 		if _, err := file.Lock(ctx, bridge.LockKey(name)); err != nil {
 			return err
 		}
@@ -410,166 +312,10 @@ func (l *leaving) needed(t masquerade.Info) bool {
 	return l.kept && (recorded || lost)
 }
 
-// file is a file or folder of ours, where it is there.
-func file(what, path string, remove func(string) error) (out []belonging) {
-	if there(path) {
-		out = append(out, belonging{What: what, Path: path, remove: func(context.Context) error { return missing(remove(path)) }})
-	}
-	return out
-}
-
-// missing makes success of an error that the thing is gone.
-func missing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// ifEmpty removes a folder that nobody else has anything in.
-func ifEmpty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return missing(err)
-	}
-	if len(entries) > 0 {
-		return othersFiles
-	}
-	err = os.Remove(dir)
-	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) {
-		return othersFiles
-	}
-	return missing(err)
-}
-
-// files is what DELs need and write, the deepest first.
-func (c *command) files(l *leaving) (out []belonging, _ error) {
-	out = slices.Concat(traces(l.at.spool), logs(l.at.log))
-	for i := range out {
-		if l.kept && l.attachments {
-			out[i].Stays = "it tells why attachments could not be ended"
-		}
-	}
-	out = append(out, file("counters and lists", chain.Volatile, emptyVolatile)...)
-	for _, dir := range l.at.state {
-		for _, b := range file("state", dir, emptyState) {
-			if l.kept {
-				b.Stays = "attachments need it"
-			}
-			out = append(out, b)
-		}
-	}
-	return out, nil
-}
-
-func traces(dirs []string) (out []belonging) {
-	for _, dir := range dirs {
-		out = append(out, file("traces", dir, emptySpool)...)
-	}
-	return out
-}
-
-// logs is the logs, and what logrotate made of them.
-func logs(paths []string) (out []belonging) {
-	for _, path := range paths {
-		for _, p := range append(matches(path+".[0-9]*", path+"-[0-9]*"), path) {
-			out = append(out, file("log", p, os.Remove)...)
-		}
-		if dir := filepath.Dir(path); filepath.Base(dir) == conflist.PluginType { // made for it
-			out = append(out, file("log", dir, ifEmpty)...)
-		}
-	}
-	return out
-}
-
-// emptySpool removes segments.
-func emptySpool(dir string) error {
-	paths, err := read.Segments(dir)
-	return emptied(dir, err, removeAll(paths...))
-}
-
-// emptied removes a folder whose own files were removed, unless that failed.
-func emptied(dir string, errs ...error) error {
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return ifEmpty(dir)
-}
-
-// emptyVolatile removes all of this boot. systemd may have mounted it.
-func emptyVolatile(dir string) error {
-	var errs []error
-	for _, path := range matches(dir + "/*") {
-		errs = append(errs, os.RemoveAll(path))
-	}
-	return emptied(dir, errs...)
-}
-
-// emptyState removes what a state directory has. A record that was begun meanwhile
-// needs the rest.
-func emptyState(dir string) error {
-	attachments := cache.In(dir).Path
-	folders, err := os.ReadDir(attachments)
-	errs := []error{missing(err)}
-	for _, f := range folders {
-		errs = append(errs, missing(os.Remove(filepath.Join(attachments, f.Name())))) // empty, or an error
-	}
-	if err := errors.Join(append(errs, missing(os.Remove(attachments)))...); err != nil {
-		return err
-	}
-	for _, name := range []string{"networks", quarantined} {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
-	}
-	for _, name := range []string{memoryFile, memoryAside, memoryLock, stateLock} {
-		errs = append(errs, removeAll(filepath.Join(dir, name)))
-	}
-	return emptied(dir, errs...)
-}
-
-// The files that an installation has beside the programs.
-const (
-	unit     = "/etc/systemd/system/tracewire-agent.service"
-	enabled  = "/etc/systemd/system/multi-user.target.wants/tracewire-agent.service"
-	settings = "/etc/default/tracewire-agent"
-	sample   = "10-tracewire.conflist.sample"
-)
-
-// programs is the executables, and what was installed with them.
-func (c *command) programs(l *leaving) (out []belonging, _ error) {
-	add := func(what, path, needed string) {
-		for _, b := range file(what, path, os.Remove) {
-			if b.Stays = needed; !l.binaries {
-				b.Stays = "--binaries removes it"
-			}
-			out = append(out, b)
-		}
-	}
-	needed, again, on := "", "", ""
-	if l.kept {
-		needed = "attachments need it to be ended"
-	}
-	if l.failed {
-		again = "not all could be removed: run it again"
-	}
-	if there(enabled) {
-		on = "systemctl disable --now tracewire-agent first"
-	}
-	for _, dir := range l.plugins.dirs {
-		add("program", filepath.Join(dir, conflist.PluginType), needed)
-	}
-	add("unit", unit, on)
-	add("sample", filepath.Join(c.confDir(), sample), "")
-	if self, err := os.Executable(); err == nil {
-		add("program", filepath.Join(filepath.Dir(self), "tracewire-agent"), on)
-		add("program", filepath.Join(filepath.Dir(self), "tracewirectl"), again)
-	}
-	return out, nil
-}
-
 // others is what stays whatever is asked for: stores that other plugins may share,
 // and the operator's own.
 func (c *command) others(l *leaving) (out []belonging, err error) {
-	nets, err := c.nets(l.all, "")
+	nets, err := c.nets(l.all)
 	for _, n := range nets {
 		dir := n.store()
 		if dir == "" || !there(dir) {
