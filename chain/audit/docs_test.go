@@ -20,7 +20,7 @@ func TestDocs(t *testing.T) {
 	for _, k := range Kinds {
 		words = append(words, fmt.Sprintf("| %#q | %s | %s | %s |", string(k.Kind), k.Severity, k.Meaning, k.Mended))
 	}
-	for _, s := range []Source{Records, Quarantine, Libcni, IPAM, Kernel, Rules, Namespaces, Runtime, Check} {
+	for _, s := range []Source{Records, Quarantine, Libcni, IPAM, Kernel, Rules, Namespaces, Runtime, Processes, Check} {
 		words = append(words, "`"+string(s)+"`")
 	}
 	for action := range mends {
@@ -36,8 +36,10 @@ func TestDocs(t *testing.T) {
 	d := json.NewDecoder(strings.NewReader(example))
 	d.DisallowUnknownFields()
 	var r struct {
-		Report
-		Unread []map[string]string `json:"unread"`
+		Version  int
+		Counts   Counts
+		Findings []Finding
+		Unread   []map[string]string
 	}
 	if err := d.Decode(&r); err != nil || r.Version != Version || len(r.Findings) != 1 || r.Findings[0].About() != "10.22.0.9" {
 		t.Errorf("%v: %+v", err, r)

@@ -104,14 +104,6 @@ func (k Kind) severity() Severity {
 	return Warning
 }
 
-// Report is an audit as JSON.
-type Report struct {
-	Version  int       `json:"version"`
-	Counts   Counts    `json:"counts"`
-	Findings []Finding `json:"findings"`
-	Unread   []Unread  `json:"unread"`
-}
-
 // Source is who was asked.
 type Source string
 
