@@ -198,12 +198,15 @@ func (c *command) agreed(w io.Writer, yes bool, n int) error {
 	return nil
 }
 
-// mend carries out what is due, past failures.
+// mend carries out what is due, past failures, until ctx ends.
 func (c *command) mend(ctx context.Context, n audit.Node, p *plugins, plan *repairs) error {
 	bar := c.progress("repairing", len(plan.Due))
 	defer bar.end()
 	var errs []error
-	for _, f := range plan.Due {
+	for i, f := range plan.Due {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%d of %s were begun: %w", i, count(len(plan.Due), "repair"), errors.Join(append(errs, err)...))
+		}
 		if err := c.repair(ctx, n, p, f); err != nil {
 			errs = append(errs, fmt.Errorf("%s %s: %w", f.Kind, f.About(), err))
 			plan.Failed = append(plan.Failed, f.ID)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,5 +99,23 @@ func TestFixWaits(t *testing.T) {
 	code, complaint := n.runTo(ctx, &strings.Builder{}, "audit", "--fix", "--cache-dir", t.TempDir())
 	if code != 2 || !strings.Contains(complaint, "DIR/state/audit.lock is locked by process ") {
 		t.Errorf("got code %d, %q", code, complaint)
+	}
+}
+
+// TestFixInterrupted: who is told to stop begins no other repair.
+func TestFixInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	var complaint strings.Builder
+	c := &command{err: &complaint, getenv: func(string) string { return "" }}
+	c.flags.stateDir, c.flags.log, c.flags.confDir = dir, filepath.Join(dir, "log"), dir
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	plan := repairs{}
+	for _, id := range []string{"a", "b"} {
+		plan.Due = append(plan.Due, audit.Finding{ID: id, Repair: &audit.Repair{Action: audit.RemoveEntry, Path: filepath.Join(dir, id)}})
+	}
+	err := c.mend(ctx, audit.Node{}, &plugins{}, &plan)
+	if !errors.Is(err, context.Canceled) || len(plan.Done)+len(plan.Failed) > 0 {
+		t.Errorf("%v, done %v, failed %v\n%s", err, plan.Done, plan.Failed, complaint.String())
 	}
 }
