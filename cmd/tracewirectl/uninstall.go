@@ -265,6 +265,12 @@ func (l *leaving) recorded(alias string) bool {
 // removeBridge removes a bridge under the plugin's lock, so that no ADD is about to
 // use it. Where there is no state directory nobody uses it.
 func (l *leaving) removeBridge(ctx context.Context, name string) error {
+	var locks []*lock.Ranges
+	defer func() {
+		for _, file := range locks {
+			_ = file.Close() // and with it the lock
+		}
+	}()
 	for _, dir := range l.at.state {
 		file, err := lock.OpenRanges(filepath.Join(dir, stateLock))
 		if errors.Is(err, os.ErrNotExist) {
@@ -273,7 +279,7 @@ func (l *leaving) removeBridge(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }() // and with it the lock
+		locks = append(locks, file)
 		if _, err := file.Lock(ctx, bridge.LockKey(name)); err != nil {
 			return err
 		}
