@@ -70,7 +70,7 @@ var Kinds = []struct {
 		"in a store of ours it names the attachment again that lives and has the address; where no interface has it the file is removed, if it still names nobody"},
 	{OrphanVeth, Warning, "an interface of ours on the host without a record, or a port whose other end is gone",
 		"the record is written again where libcni's entry tells of it and the pod lives; DEL where nobody knows the container, and no process is in the namespace that it leads to: where not the whole machine's are seen, the runtime has to be asked; else reported"},
-	{UnknownOwner, Warning, "a port of a network's bridge, or a file in a store, that nobody explains",
+	{UnknownOwner, Warning, "a port of a network's bridge that leads into another namespace, or a file in a store, that nobody explains",
 		"reported"},
 	{StaleRecord, Warning, "a record of this boot that says attached, while its namespace or its host end is gone",
 		"DEL"},
