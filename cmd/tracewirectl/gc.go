@@ -447,6 +447,10 @@ var gcColumns = []column{
 }
 
 func (c *command) printGC(w io.Writer, plan []*collection, dry bool) error {
+	if len(plan) == 0 {
+		_, err := io.WriteString(w, "no network of tracewire's is on this node: its own plugins collect another's\n")
+		return err
+	}
 	var rows [][]cell
 	for _, col := range plan {
 		for _, s := range col.Stale {

@@ -558,6 +558,8 @@ func TestFixOnAnothersNode(t *testing.T) {
 	}
 	code, out, complaint = w.plug("audit", "--fix", "--yes", "--grace", "0s", "--cri", cri)
 	w.expect(0, code, out, complaint, "broken-libcni-entry", "1 repair made\n")
+	code, out, complaint = w.plug("gc", "--cri", cri)
+	w.expect(0, code, out, complaint, "no network of tracewire's is on this node")
 	code, out, complaint = w.plug("uninstall", "--yes")
 	w.expect(0, code, out, complaint, state)
 	if there(state) {
