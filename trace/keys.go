@@ -36,7 +36,7 @@ const (
 	KeyProcesses   = attribute.Key("cni.plugin.left")   // programs that delegated plugins left running, ["host-local"]
 	KeyStderr      = attribute.Key("cni.plugin.stderr") // what a delegated plugin wrote there, bounded
 	KeySysctl      = attribute.Key("cni.sysctl")        // below net/, "ipv4/conf/eth0/arp_notify"
-	KeyRuntime     = attribute.Key("cni.runtime")       // executable that called ADD, "/usr/bin/containerd"
+	KeyRuntime     = attribute.Key("cni.runtime")       // executable that called the plugin, "/usr/bin/containerd"
 	KeyRemoved     = attribute.Key("cni.gc.removed")    // attachments that a GC removed, or an ADD for want of an address, 2
 	KeySpared      = attribute.Key("cni.gc.spared")     // attachments that the runtime did not name and that stay, 1
 	KeyStack       = attribute.Key("exception.stacktrace")

@@ -37,6 +37,7 @@ type operation struct {
 	args    conflist.Args
 	argsErr error
 	boot    string
+	runtime string // executable that called us, "" when it is gone
 	name    string // of the root span, "cni.ADD"
 	start   time.Time
 
@@ -54,7 +55,7 @@ type operation struct {
 // begin reads the configuration and starts the root span. What is wrong with
 // the configuration is the verb's to judge.
 func begin(start time.Time, verb string, stdin []byte) *operation {
-	o := &operation{rec: trace.NewRecorder(start), start: start, boot: cache.BootID(), name: "cni." + verb}
+	o := &operation{rec: trace.NewRecorder(start), start: start, boot: cache.BootID(), runtime: runtimeExe(), name: "cni." + verb}
 	o.stdin, o.doc = stdin, conflist.Read(stdin)
 	o.net, o.netErr = conflist.Parse(o.doc), o.doc.Err()
 	o.args, o.argsErr = conflist.ParseArgs(os.Getenv("CNI_ARGS"))
@@ -90,6 +91,7 @@ func (o *operation) describe(verb string) {
 		trace.KeyIfName.String(os.Getenv("CNI_IFNAME")),
 		trace.KeyNetNS.String(os.Getenv("CNI_NETNS")),
 		trace.KeyVersion.String(o.net.CNIVersion),
+		trace.KeyRuntime.String(o.runtime),
 		trace.KeyConfigHash.String(shortHash(conflist.Lasting(o.doc))))...)
 	o.root.Set(trace.OfPod(o.args)...)
 }
@@ -136,7 +138,7 @@ func (o *operation) add(ctx context.Context, a *skel.CmdArgs) error {
 	call.Before = before
 	in := cache.Intent{
 		Attachment: call.Attachment, Conf: a.StdinData, Args: a.Args, NetNS: a.Netns, Inode: ns.Inode, Cookie: ns.Cookie,
-		Boot: o.boot, Runtime: runtimeExe(), Span: o.root.Traceparent(), Parent: o.root.Parent(),
+		Boot: o.boot, Runtime: o.runtime, Span: o.root.Traceparent(), Parent: o.root.Parent(),
 	}
 	r, err := o.chain.Add(ctx, in, call)
 	if err != nil {
@@ -292,7 +294,7 @@ func (o *operation) gc(ctx context.Context, a *skel.CmdArgs) error {
 	for i, v := range list {
 		valid[i] = delegates.Attachment{Network: call.Network, ContainerID: v.ContainerID, IfName: v.IfName}
 	}
-	return o.chain.GC(ctx, call, valid, runtimeExe())
+	return o.chain.GC(ctx, call, valid, o.runtime)
 }
 
 // open opens the pod's network namespace, which is our own only where the

@@ -21,7 +21,7 @@ import (
 // filters is what history is asked for. Zero values ask for nothing.
 type filters struct {
 	pod, ip, at, container, since string
-	failed, follow                bool
+	failed, follow, all           bool
 }
 
 // poll is how often a log that is followed is looked at.
@@ -39,6 +39,9 @@ of the ADD before it.
 With --at it shows who held what at that time: the ADD that made each
 attachment, and what ended it where something did. That is a DEL, or a GC of the
 network; after a reboot it may be a RECLAIM by an ADD that had no address left.
+
+A CHECK that tracewirectl had run, for check or audit, is left out but with
+--all; where it is a table, the last line tells how many were.
 
 TIME is RFC 3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02",
 "01-02 15:04:05", "15:04:05" or "15:04". Where the year or the day is missing,
@@ -64,9 +67,9 @@ the latest such time that has passed is meant. DURATION is an age such as 90s,
 				return err
 			}
 			if f.follow {
-				return c.follow(cmd.Context(), p.log, keep, f.since != "")
+				return c.follow(cmd.Context(), p.log, &sieve{keep: keep, all: f.all}, f.since != "")
 			}
-			return c.list(cmd.OutOrStdout(), p, f, keep)
+			return c.list(cmd.OutOrStdout(), p, f, &sieve{keep: keep, all: f.all})
 		},
 	}
 	flags := cmd.Flags()
@@ -76,6 +79,7 @@ the latest such time that has passed is meant. DURATION is an age such as 90s,
 	flags.StringVar(&f.container, "container", "", "Shows only operations on containers whose id begins with `ID`")
 	flags.StringVar(&f.since, "since", "", "Shows only operations that began since `DURATION|TIME`, such as 1h or 14:05")
 	flags.BoolVar(&f.failed, "failed", false, "Shows only operations that failed")
+	flags.BoolVar(&f.all, "all", false, "Shows the CHECKs that tracewirectl had run, too")
 	flags.BoolVarP(&f.follow, "follow", "f", false, "Shows the last ten, or all of --since, and then each new one until interrupted")
 	for _, name := range []string{"pod", "ip", "at", "container", "since"} {
 		complete(cmd, name, cobra.NoFileCompletions)
@@ -113,6 +117,36 @@ func (c *command) filter(f filters) (func(read.Entry) bool, error) {
 			!e.Time.Before(since) &&
 			(!f.failed || e.Outcome == read.Failed)
 	}, nil
+}
+
+// sieve passes the operations that are asked for, and counts the operator's own
+// CHECKs among them, which it holds back unless all are asked for.
+type sieve struct {
+	keep func(read.Entry) bool
+	all  bool
+	held int
+}
+
+func (s *sieve) passes(e read.Entry) bool {
+	switch {
+	case !s.keep(e):
+		return false
+	case s.all || !owned(e):
+		return true
+	}
+	s.held++
+	return false
+}
+
+// owned tells that an operation is a CHECK which tracewirectl had run.
+func owned(e read.Entry) bool { return e.Command == "CHECK" && e.Operators() }
+
+// heldBack tells of what was left out, "" for nothing.
+func heldBack(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return "left out: " + count(n, "CHECK") + " that tracewirectl had run (--all)"
 }
 
 const day = 24 * time.Hour
@@ -202,7 +236,7 @@ func age(text string) (time.Duration, bool) {
 }
 
 // list writes the operations of all logs as one table, by time.
-func (c *command) list(w io.Writer, p places, f filters, keep func(read.Entry) bool) error {
+func (c *command) list(w io.Writer, p places, f filters, s *sieve) error {
 	all, err := c.entries(p.log)
 	if err != nil {
 		return err
@@ -214,9 +248,9 @@ func (c *command) list(w io.Writer, p places, f filters, keep func(read.Entry) b
 		}
 		all = around(all, at)
 	}
-	all = slices.DeleteFunc(all, func(e read.Entry) bool { return !keep(e) })
+	all = slices.DeleteFunc(all, func(e read.Entry) bool { return !s.passes(e) })
 	if len(all) == 0 {
-		return fmt.Errorf("%w: no such operation in %s", errNothing, strings.Join(p.log, ", "))
+		return nothingBut(s.held, fmt.Errorf("%w: no such operation in %s", errNothing, strings.Join(p.log, ", ")))
 	}
 	if c.asJSON() {
 		return printJSON(w, all)
@@ -224,7 +258,24 @@ func (c *command) list(w io.Writer, p places, f filters, keep func(read.Entry) b
 	rows := c.historyRows(all)
 	g := &grid{columns: historyColumns}
 	g.fit(rows, c.width())
-	return c.write(w, g, rows, true)
+	return errors.Join(c.write(w, g, rows, true), c.tellHeld(w, s.held))
+}
+
+// tellHeld writes the line of what was left out, where something was.
+func (c *command) tellHeld(w io.Writer, n int) error {
+	if n == 0 {
+		return nil
+	}
+	_, err := io.WriteString(w, "\n"+c.paint(heldBack(n), dim)+"\n")
+	return err
+}
+
+// nothingBut is the error of finding nothing, with what was left out.
+func nothingBut(held int, err error) error {
+	if held == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, heldBack(held))
 }
 
 // entries is the operations of all logs, by time, each with what is known of
@@ -373,7 +424,7 @@ func (c *command) clock(t time.Time) string {
 
 // follow writes the last operations, or all since a time, and then new ones as
 // they come, until ctx ends. The widths of the first table stay.
-func (c *command) follow(ctx context.Context, logs []string, keep func(read.Entry) bool, all bool) error {
+func (c *command) follow(ctx context.Context, logs []string, keep *sieve, all bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	batches, failed := make(chan []read.Entry), make(chan error, len(logs))
@@ -395,6 +446,9 @@ func (c *command) follow(ctx context.Context, logs []string, keep func(read.Entr
 				return err
 			}
 		case err := <-failed:
+			if err == nil && !c.asJSON() {
+				err = c.tellHeld(c.out, keep.held)
+			}
 			return err
 		}
 	}
@@ -404,7 +458,7 @@ func (c *command) follow(ctx context.Context, logs []string, keep func(read.Entr
 type stream struct {
 	c     *command
 	known held
-	keep  func(read.Entry) bool
+	keep  *sieve
 	all   bool         // all that the logs have, not only the last ten
 	first int          // logs whose past is still to come
 	past  []read.Entry // of the others
@@ -425,7 +479,7 @@ func (s *stream) add(batch []read.Entry) error {
 	}
 	var shown []read.Entry
 	for _, e := range batch {
-		if e = s.known.complete(e); s.keep(e) {
+		if e = s.known.complete(e); s.keep.passes(e) {
 			shown = append(shown, e)
 		}
 	}

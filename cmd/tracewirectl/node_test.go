@@ -92,6 +92,7 @@ type operation struct {
 	addresses        []string
 	code             int64 // of the error it ends with, 0 for none
 	link             api.SpanContext
+	runtime          string // that called the plugin, "" as of an older plugin's
 }
 
 // operate writes an operation to spool and log, and returns its root span.
@@ -135,6 +136,9 @@ func (o operation) attributes() []attribute.KeyValue {
 	}
 	if namespace, name, ok := strings.Cut(o.pod, "/"); ok {
 		kv = append(kv, trace.KeyPodNamespace.String(namespace), trace.KeyPod.String(name))
+	}
+	if o.runtime != "" {
+		kv = append(kv, trace.KeyRuntime.String(o.runtime))
 	}
 	if o.addresses != nil {
 		kv = append(kv, trace.KeyAddresses.StringSlice(o.addresses))

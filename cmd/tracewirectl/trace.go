@@ -18,6 +18,7 @@ import (
 
 func (c *command) trace() *cobra.Command {
 	var last int
+	var s spools
 	cmd := &cobra.Command{
 		Use:   "trace [ATTACHMENT | TRACE_ID]",
 		Short: "Draws operations as waterfalls, from the spool",
@@ -25,7 +26,10 @@ func (c *command) trace() *cobra.Command {
 waterfall: one line for each span, with a bar that is to scale with the whole.
 
 TRACE_ID is the id of a trace or its first digits, at least four of them; it
-draws every operation of that trace. An attachment of that name goes first.`,
+draws every operation of that trace. An attachment of that name goes first.
+
+A CHECK that tracewirectl had run, for check or audit, is not a last operation
+but with --all; the last line tells how many newer ones were left out.`,
 		Example: `  tracewirectl trace
   tracewirectl trace default/web-0 --last 3
   tracewirectl trace 10.22.0.5
@@ -40,7 +44,7 @@ draws every operation of that trace. An attachment of that name goes first.`,
 			if err != nil {
 				return err
 			}
-			s := spools{dirs: p.spool}
+			s.dirs = p.spool
 			ops, err := s.choose(args, last, cmd.Flags().Changed("last"))
 			if err != nil {
 				return err
@@ -49,9 +53,13 @@ draws every operation of that trace. An attachment of that name goes first.`,
 			if s.torn > 0 {
 				c.complain(fmt.Errorf("%s of the spool cannot be read", count(s.torn, "line")))
 			}
-			return c.draw(cmd.OutOrStdout(), ops)
+			if err := c.draw(cmd.OutOrStdout(), ops); err != nil || c.asJSON() {
+				return err
+			}
+			return c.tellHeld(cmd.OutOrStdout(), s.held)
 		},
 	}
+	cmd.Flags().BoolVar(&s.all, "all", false, "Draws the CHECKs that tracewirectl had run, too")
 	cmd.Flags().IntVar(&last, "last", 1, "Draws the last `N` operations, oldest first")
 	return cmd
 }
@@ -78,7 +86,9 @@ func (c *command) draw(w io.Writer, ops []read.Operation) error {
 // spools is the spools of this node, read as one.
 type spools struct {
 	dirs []string
-	torn int // lines that could not be read, in the pass that met most
+	all  bool // the operator's own CHECKs too
+	held int  // of those that were left out
+	torn int  // lines that could not be read, in the pass that met most
 }
 
 // newest hands on operations, from each spool's newest back, until each
@@ -101,7 +111,7 @@ func (s *spools) newest(each func(dir int, o read.Operation) bool) error {
 // id may be a container id too: that goes first.
 func (s *spools) choose(args []string, last int, counted bool) ([]read.Operation, error) {
 	if len(args) == 0 {
-		return s.take(last, func(read.Operation) bool { return true })
+		return s.last(last, func(read.Operation) bool { return true })
 	}
 	if args[0] == "" {
 		return nil, errors.New("ATTACHMENT or TRACE_ID is empty")
@@ -109,7 +119,7 @@ func (s *spools) choose(args []string, last int, counted bool) ([]read.Operation
 	fits, err := s.ofAttachment(args[0])
 	switch {
 	case err == nil:
-		return s.take(last, fits)
+		return s.last(last, fits)
 	case !errors.Is(err, errNothing) || !isTraceID(args[0]):
 		return nil, err
 	}
@@ -144,6 +154,25 @@ func (s *spools) ofTrace(id string) ([]read.Operation, error) {
 	}
 	if len(ids) > 1 {
 		return nil, ambiguous(id, ids)
+	}
+	return ops, err
+}
+
+// last is the last operations that fit, oldest first, without the operator's own
+// CHECKs unless all are asked for.
+func (s *spools) last(n int, fits func(read.Operation) bool) ([]read.Operation, error) {
+	ops, err := s.take(n, func(o read.Operation) bool {
+		if !fits(o) {
+			return false
+		}
+		held := !s.all && owned(o.Entry())
+		if held {
+			s.held++
+		}
+		return !held
+	})
+	if errors.Is(err, errNothing) {
+		return nil, nothingBut(s.held, err)
 	}
 	return ops, err
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -44,7 +45,13 @@ type Entry struct {
 	ErrorCode    uint           `json:"errorCode,omitempty"` // CNI's
 	ErrorType    string         `json:"errorType,omitempty"` // the code's name
 	TraceID      string         `json:"traceID"`
+	Runtime      string         `json:"runtime,omitempty"` // executable that called the plugin; older plugins did not tell
+	Kind         string         `json:"kind,omitempty"`    // of the finding that a repair mends, "leaked-address"
+	Repair       string         `json:"repair,omitempty"`  // what it did, "del"
 }
+
+// Operators tells that the operator's command had the plugin run.
+func (e Entry) Operators() bool { return filepath.Base(e.Runtime) == "tracewirectl" }
 
 // Attachment is network/containerID:ifname, "" where the operation is on none.
 func (e Entry) Attachment() string {
@@ -72,6 +79,9 @@ type logLine struct {
 	Addresses    []string  `json:"cni.addresses"`
 	ErrorCode    uint      `json:"cni.error.code"`
 	ErrorType    string    `json:"error.type"`
+	Runtime      string    `json:"cni.runtime"`
+	Kind         string    `json:"cni.audit.kind"`
+	Repair       string    `json:"cni.audit.repair"`
 }
 
 // parseEntry reads a line of the log. One that tells of no operation and no end, a
@@ -96,6 +106,7 @@ func parseEntry(line []byte) (e Entry, ok bool, err error) {
 		PodNamespace: l.PodNamespace, Pod: l.Pod, PodUID: l.PodUID, Addresses: prefixes(l.Addresses),
 		Duration: time.Duration(l.Duration * float64(time.Millisecond)).Round(time.Microsecond),
 		Outcome:  l.Outcome, Error: l.Error, ErrorCode: l.ErrorCode, ErrorType: l.ErrorType, TraceID: l.TraceID,
+		Runtime: l.Runtime, Kind: l.Kind, Repair: l.Repair,
 	}, true, nil
 }
 

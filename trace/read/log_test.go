@@ -31,7 +31,8 @@ func logged(t *testing.T, ids ...string) string {
 		r := record(t, trace.KeyCommand.String("ADD"), trace.KeyName.String("podnet"), trace.KeyID.String(id), trace.KeyIfName.String("eth0"),
 			trace.KeyPodNamespace.String("default"), trace.KeyPod.String("web-0"), trace.KeyPodUID.String("5b1c"),
 			trace.KeyAddresses.StringSlice([]string{"10.22.0.5/16", "fd00::5/64"}),
-			trace.KeyErrorCode.Int64(104), trace.KeyErrorType.String("kernel refused"))
+			trace.KeyErrorCode.Int64(104), trace.KeyErrorType.String("kernel refused"),
+			trace.KeyRuntime.String("/usr/bin/containerd"), trace.KeyFinding.String("leaked-address"), trace.KeyRepair.String("del"))
 		if err := (trace.Log{Path: path, Level: "debug"}).Write(r); err != nil {
 			t.Fatal(err)
 		}
@@ -56,6 +57,7 @@ func TestLogReadsWhatThePluginWrote(t *testing.T) {
 		PodNamespace: "default", Pod: "web-0", PodUID: "5b1c", Addresses: prefixes([]string{"10.22.0.5/16", "fd00::5/64"}),
 		Duration: 4380 * time.Microsecond, Outcome: Failed, Error: "bridge: route.add: no route",
 		ErrorCode: 104, ErrorType: "kernel refused", TraceID: got[0].TraceID,
+		Runtime: "/usr/bin/containerd", Kind: "leaked-address", Repair: "del",
 	}
 	if diff := cmp.Diff(want, got[0], exact); diff != "" {
 		t.Error("(-want +got):\n" + diff)

@@ -76,6 +76,7 @@ func (o Operation) Entry() Entry {
 		PodNamespace: a.Text(trace.KeyPodNamespace), Pod: a.Text(trace.KeyPod), PodUID: a.Text(trace.KeyPodUID),
 		Addresses: prefixes(a.Texts(trace.KeyAddresses)),
 		Duration:  r.Duration(), Outcome: OK, TraceID: r.TraceID,
+		Runtime: a.Text(trace.KeyRuntime), Kind: a.Text(trace.KeyFinding), Repair: a.Text(trace.KeyRepair),
 	}
 	if e.Command == "" {
 		e.Command = strings.TrimPrefix(r.Name, operationPrefix)

@@ -142,6 +142,9 @@ func (d *drawing) head(o Operation) {
 	if len(e.Addresses) > 0 {
 		d.key("addresses", strings.Join(texts(e.Addresses), ", "), plain)
 	}
+	if e.Runtime != "" {
+		d.key("called by", e.Runtime, plain)
+	}
 	for _, l := range o.Root.Links {
 		d.key("links to", l.String(), plain)
 	}

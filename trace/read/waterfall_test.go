@@ -33,6 +33,7 @@ func drawn(failed bool) Operation {
 	o.Root.Attributes = Attributes{
 		{trace.KeyCommand, "ADD"}, {trace.KeyName, "podnet"}, {trace.KeyID, id}, {trace.KeyIfName, "eth0"},
 		{trace.KeyPodNamespace, "default"}, {trace.KeyPod, "web-0"}, {trace.KeyAddresses, []any{"10.22.0.5/16", "fd00::5/64"}},
+		{trace.KeyRuntime, "/usr/bin/containerd"},
 	}
 	o.Root.Links = []Link{{TraceID: strings.Repeat("d", 32), Target: "ADD of podnet/1635e8a1b2c3:eth0, 2m30s before"}}
 	if failed {
