@@ -217,6 +217,10 @@ func TestShorten(t *testing.T) {
 		{shortAttachment, attachment, 11, "1635e8a1b2…"},
 		{shortAttachment, attachment, 4, "163…"},
 		{shortAttachment, "a/b:eth0", 7, "b:eth0"},
+		{shortAttachments, attachment, 18, "1635e8a1b2c3:eth0"},
+		{shortAttachments, "5 attachments, first " + attachment, 33, "5 attachments, first 1635e8…:eth0"},
+		{shortAttachments, "5 attachments, first " + attachment, 32, "5 attachments\npodnet/1635e8a1b2c3:eth0"},
+		{shortAttachments, "110 attachments, first " + attachment, 12, "110 attachm…\n1635e8…:eth0"},
 		{shortPod, pod, 36, pod},
 		{shortPod, pod, 22, "kube-system/cor…-x7v2k"},
 		{shortPod, pod, 10, "kub…-x7v2k"},
@@ -240,6 +244,8 @@ func TestFit(t *testing.T) {
 	first := []column{{head: "A", least: 2}, {head: "B", first: 6, least: 2}}
 	all := []column{{head: "A", last: 4}, {head: "B", least: 8}, {head: "C", leftOut: 2}, {head: "D", leftOut: 1}}
 	lines := []column{{head: "A", last: 2}, {head: "B", last: 8, shorten: shortPod}}
+	words := []column{{head: "A", least: 6, words: true, last: 6}, {head: "B", least: 10, last: 6, shorten: shortPod}}
+	phrases := [][]cell{{{text: "one /twelve/long two"}, {text: "1234567890123456"}}}
 	tens := [][]cell{{{text: "1234567890"}, {text: "1234567890"}, {text: "1234567890"}, {text: "1234567890"}}}
 	for _, tt := range []struct {
 		name    string
@@ -259,6 +265,8 @@ func TestFit(t *testing.T) {
 		{"one left out", all, tens, 43, []int{10, 10, 10, 0}},
 		{"two left out", all, tens, 31, []int{10, 10, 0, 0}},
 		{"shortened before lines are broken", lines, [][]cell{{{text: "123456789012"}, {text: "1234567890"}}}, 20, []int{10, 8}},
+		{"no word is broken", words, phrases, 24, []int{12, 10}},
+		{"but where nothing else is left", words, phrases, 18, []int{10, 6}},
 		{"the last in the end", all, tens, 18, []int{8, 8, 0, 0}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

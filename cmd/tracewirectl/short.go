@@ -41,6 +41,25 @@ func shortAttachment(s string, width int) string {
 	return cut(id, width, 0)
 }
 
+// firstOf stands between how many attachments there are and the name of the first.
+const firstOf = ", first "
+
+// leastName is the columns of "1635e8…:eth0".
+const leastName = 12
+
+// shortAttachments is an attachment, or how many there are and the first of them, on
+// two lines where one has no room.
+func shortAttachments(s string, width int) string {
+	many, one, ok := strings.Cut(s, firstOf)
+	if !ok {
+		return shortAttachment(s, width)
+	}
+	if room := width - len(many) - len(firstOf); room >= leastName {
+		return many + firstOf + shortAttachment(one, room)
+	}
+	return cut(many, width, 0) + "\n" + shortAttachment(one, width)
+}
+
 // shortAddresses tells how many there are besides the first, or only that there
 // are more.
 func shortAddresses(s string, width int) string {

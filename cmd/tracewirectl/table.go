@@ -37,9 +37,10 @@ type column struct {
 	right   bool
 	first   int                                 // columns it is narrowed to before any to its least; 0 for not
 	least   int                                 // columns it may be narrowed to; 0 for never
-	shorten func(cell string, width int) string // what fits a narrowed one; nil to break cells into lines
+	shorten func(cell string, width int) string // what fits a narrowed one, line by line; nil to break cells into lines
 	leftOut int                                 // where narrowing does not do: 1 goes first; 0 for never
 	last    int                                 // columns it may be narrowed to when that did not do either; 0 for never
+	words   bool                                // before that only to its longest word
 }
 
 // cell is text of one colour.
@@ -66,8 +67,8 @@ func (g *grid) fit(rows [][]cell, width int) {
 	whole := g.whole(rows)
 	g.widths = slices.Clone(whole)
 	for out := 1; !g.free && g.total() > width; out++ {
-		g.narrow(rows, width, func(c column) int { return c.first })
-		g.narrow(rows, width, func(c column) int { return c.least })
+		g.narrow(rows, width, func(i int) int { return g.unbroken(rows, i, g.columns[i].first) })
+		g.narrow(rows, width, func(i int) int { return g.unbroken(rows, i, g.columns[i].least) })
 		next := slices.IndexFunc(g.columns, func(c column) bool { return c.leftOut == out })
 		if g.total() <= width || next < 0 {
 			break
@@ -78,13 +79,26 @@ func (g *grid) fit(rows [][]cell, width int) {
 	if g.free {
 		return
 	}
-	g.narrow(rows, width, func(c column) int {
-		if c.shorten == nil {
+	g.narrow(rows, width, func(i int) int {
+		if g.columns[i].shorten == nil {
 			return 0 // lines are broken when nothing else is left
 		}
-		return c.last
+		return g.columns[i].last
 	})
-	g.narrow(rows, width, func(c column) int { return c.last })
+	g.narrow(rows, width, func(i int) int { return g.columns[i].last })
+}
+
+// unbroken is a limit at which no word of a column that has words is broken.
+func (g *grid) unbroken(rows [][]cell, column, limit int) int {
+	if !g.columns[column].words {
+		return limit
+	}
+	for _, r := range rows {
+		for word := range strings.FieldsSeq(r[column].text) {
+			limit = max(limit, utf8.RuneCountInString(word))
+		}
+	}
+	return limit
 }
 
 // whole is the widths of the longest cells.
@@ -103,11 +117,15 @@ func (g *grid) whole(rows [][]cell) []int {
 
 // narrow takes from the columns that have most to spare over a limit of theirs
 // until all are within width.
-func (g *grid) narrow(rows [][]cell, width int, limit func(column) int) {
+func (g *grid) narrow(rows [][]cell, width int, limit func(column int) int) {
+	limits := make([]int, len(g.columns))
+	for i := range limits {
+		limits[i] = limit(i)
+	}
 	for g.total() > width {
 		widest, spare := -1, 0
-		for i, col := range g.columns {
-			if l := limit(col); l > 0 && g.widths[i]-l > spare {
+		for i, l := range limits {
+			if l > 0 && g.widths[i]-l > spare {
 				widest, spare = i, g.widths[i]-l
 			}
 		}
@@ -131,7 +149,9 @@ func (g *grid) needs(rows [][]cell, column, width int) int {
 		if utf8.RuneCountInString(s) > width {
 			s = shorten(s, width)
 		}
-		n = max(n, utf8.RuneCountInString(s))
+		for l := range strings.SplitSeq(s, "\n") {
+			n = max(n, utf8.RuneCountInString(l))
+		}
 	}
 	return n
 }
@@ -199,7 +219,7 @@ func (g *grid) lines(column int, s string) []string {
 	case g.free || utf8.RuneCountInString(s) <= g.widths[column]:
 		return []string{s}
 	case shorten != nil:
-		return []string{shorten(s, g.widths[column])}
+		return strings.Split(shorten(s, g.widths[column]), "\n")
 	}
 	return broken(s, g.widths[column])
 }
