@@ -20,10 +20,12 @@ import (
 	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/conflist"
 	"github.com/tracewire/tracewire/delegates"
+	"github.com/tracewire/tracewire/trace/read"
 )
 
 func (c *command) check() *cobra.Command {
 	var p plugins
+	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "check [ATTACHMENT...]",
 		Short: "Runs CHECK as a runtime would, and shows what it finds",
@@ -31,7 +33,9 @@ func (c *command) check() *cobra.Command {
 a container runtime would: every plugin of the list that libcni keeps, with the
 result and the arguments of ADD. Where libcni keeps nothing, tracewire's own
 CHECK is run, with its delegates, from its record; what stands behind it in the
-list is not known then, and is not checked. The last line tells how much was.
+list is not known then, and is not checked. The last lines tell how much was.
+
+What more than three attachments have alike is shown once, but with -v.
 
 What a reason means is told in docs/check.md and by tracewirectl explain REASON.
 
@@ -52,12 +56,13 @@ Exit codes: 0 no findings, 1 findings, 2 something could not be looked at.`,
 			if c.asJSON() {
 				err = printJSON(cmd.OutOrStdout(), done)
 			} else {
-				err = c.printChecks(cmd.OutOrStdout(), done)
+				err = c.printChecks(cmd.OutOrStdout(), done, verbose)
 			}
 			return errors.Join(err, verdictOf(done))
 		},
 	}
 	pluginFlags(cmd, &p)
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "Shows every attachment, those with the same finding too")
 	return cmd
 }
 
@@ -235,30 +240,29 @@ func verdictOf(done []checked) (err error) {
 	return err
 }
 
-// checkColumns fit into 100 columns.
+// checkColumns fit into 80 columns: what is expected and found is broken between its
+// words as long as anything else can be shortened.
 var checkColumns = []column{
-	{head: "ATTACHMENT", shorten: shortAttachment, first: 24, least: 15, last: 10},
-	{head: "POD", shorten: shortPod, first: 20, least: 14, last: 8, leftOut: 1},
-	{head: "REASON", least: 12},
-	{head: "EXPECTED", first: 18, least: 12},
-	{head: "FOUND", first: 18, least: 12},
-	{head: "NEXT", first: 30, least: 20},
+	{head: "ATTACHMENT", shorten: shortAttachments, first: 24, least: 15, last: 13},
+	{head: "POD", shorten: shortPod, first: 20, least: 14, last: 12},
+	{head: "REASON", last: 12},
+	{head: "EXPECTED", first: 24, least: 12, words: true, last: 10},
+	{head: "FOUND", first: 24, least: 12, words: true, last: 10},
 }
 
-func (c *command) printChecks(w io.Writer, done []checked) error {
-	var rows [][]cell
-	for _, d := range done {
-		for _, f := range d.Findings {
-			rows = append(rows, []cell{{text: c.short(d.Attachment)}, {text: d.Pod}, {f.Reason, red}, {text: f.Expected}, {text: f.Found}, {text: f.Hint}})
-		}
+func (c *command) printChecks(w io.Writer, done []checked, verbose bool) error {
+	if len(done) == 0 {
+		_, err := io.WriteString(w, "nothing to check: no attachment has a record\n")
+		return err
 	}
-	if len(rows) > 0 {
+	alike := 3
+	if verbose {
+		alike = len(done)
+	}
+	if rows := c.checkRows(done, alike); len(rows) > 0 {
 		g := &grid{columns: checkColumns}
 		g.fit(rows, c.width())
-		if err := c.write(w, g, rows, true); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(w, "\n"); err != nil {
+		if err := errors.Join(c.write(w, g, rows, true), c.printNext(w, done)); err != nil {
 			return err
 		}
 	}
@@ -266,35 +270,110 @@ func (c *command) printChecks(w io.Writer, done []checked) error {
 	if verdictOf(done) != nil {
 		k = red
 	}
-	_, err := io.WriteString(w, c.paint(sumOfChecks(done), k)+"\n")
+	return c.printLines(w, k, sumOfChecks(done)...)
+}
+
+// same is what makes two findings alike.
+type same struct{ reason, expected, found string }
+
+// checkRows is a row a finding; one for all where more than some attachments have it.
+func (c *command) checkRows(done []checked, alike int) (rows [][]cell) {
+	with := map[same][]string{}
+	each(done, func(d checked, s same) { with[s] = append(with[s], d.Attachment) })
+	each(done, func(d checked, s same) {
+		attachment, pod := d.Attachment, d.Pod
+		if n := len(with[s]); n > alike {
+			if with[s][0] != d.Attachment {
+				return
+			}
+			attachment, pod = fmt.Sprintf("%d attachments%s%s", n, firstOf, d.Attachment), ""
+		}
+		rows = append(rows, []cell{{text: c.short(attachment)}, {text: pod}, {s.reason, red}, {text: c.short(s.expected)}, {text: c.short(s.found)}})
+	})
+	return rows
+}
+
+// each hands on every finding, one of an attachment once.
+func each(done []checked, do func(checked, same)) {
+	for _, d := range done {
+		told := map[same]bool{}
+		for _, f := range d.Findings {
+			if s := (same{f.Reason, f.Expected, f.Found}); !told[s] {
+				told[s] = true
+				do(d, s)
+			}
+		}
+	}
+}
+
+// printNext writes the next step of each reason, once.
+func (c *command) printNext(w io.Writer, done []checked) error {
+	lines, told := []string{""}, map[string]bool{}
+	for _, d := range done {
+		for _, f := range d.Findings {
+			if f.Hint != "" && !told[f.Reason] {
+				told[f.Reason] = true
+				lines = append(lines, f.Reason+": "+f.Hint)
+			}
+		}
+	}
+	if len(lines) > 1 {
+		lines = append(lines, "")
+	}
+	return c.printLines(w, plain, lines...)
+}
+
+// printLines writes lines, on as many as the terminal needs for them.
+func (c *command) printLines(w io.Writer, k colour, lines ...string) error {
+	var b strings.Builder
+	for _, l := range lines {
+		parts := []string{l}
+		if c.width() > 0 {
+			parts = broken(read.Printable(l), c.width())
+		}
+		for _, part := range parts {
+			b.WriteString(c.paint(part, k) + "\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// sumOfChecks tells in one line what was looked at.
-func sumOfChecks(done []checked) string {
-	found, with, alone, failed := 0, 0, 0, 0
+// tally is how many findings there are, and attachments: with some, checked by our
+// plugin alone, and that could not be looked at.
+type tally struct{ found, with, alone, failed int }
+
+func tallied(done []checked) (t tally) {
 	for _, d := range done {
-		found += len(d.Findings)
+		t.found += len(d.Findings)
 		if len(d.Findings) > 0 {
-			with++
+			t.with++
 		}
 		if d.Error != "" {
-			failed++
+			t.failed++
 		}
 		if !d.Whole {
-			alone++
+			t.alone++
 		}
 	}
-	sum := "no findings"
-	if found > 0 {
-		sum = fmt.Sprintf("%s on %d of them", count(found, "finding"), with)
+	return t
+}
+
+// sumOfChecks tells what was looked at, and what only in part.
+func sumOfChecks(done []checked) []string {
+	t, sum := tallied(done), "no findings"
+	if t.found > 0 {
+		sum = fmt.Sprintf("%s on %d of them", count(t.found, "finding"), t.with)
 	}
-	s := count(len(done), "attachment") + " checked, " + sum
-	if failed > 0 {
-		s += fmt.Sprintf("; %d could not be looked at", failed)
+	lines := []string{count(len(done), "attachment") + " checked, " + sum}
+	if t.failed > 0 {
+		lines[0] = fmt.Sprintf("%s: %d checked, %d could not be looked at", count(len(done), "attachment"), len(done)-t.failed, t.failed)
 	}
-	if alone > 0 {
-		s += fmt.Sprintf("; of %d only tracewire's part: libcni keeps nothing of the plugins behind it", alone)
+	if t.failed > 0 && (t.found > 0 || t.failed < len(done)) {
+		lines[0] += "; " + sum
 	}
-	return s
+	if t.alone > 0 {
+		lines = append(lines, fmt.Sprintf("of %d only tracewire's part: libcni keeps nothing of the plugins behind it", t.alone))
+	}
+	return lines
 }

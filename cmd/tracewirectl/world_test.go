@@ -179,7 +179,7 @@ func TestCheckAsARuntime(t *testing.T) {
 	w.must(exec.Command("ip", "link", "set", "tb0", "up").Run())
 	w.must(os.Remove(w.Dir + "/cache/results/podnet-p1-eth0"))
 	code, out, complaint = w.plug("check")
-	w.expect(0, code, out, complaint, "2 attachments checked, no findings; of 1 only tracewire's part")
+	w.expect(0, code, out, complaint, "2 attachments checked, no findings\nof 1 only tracewire's part")
 	code, out, complaint = w.plug("check", "--plugin-dir", "/nowhere")
 	w.expect(2, code, out, complaint, `could not look at 2 attachments: podnet/p0:eth0: tracewire: failed to find plugin "tracewire" in path [/nowhere]`)
 }
