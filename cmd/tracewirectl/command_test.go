@@ -62,7 +62,7 @@ func TestCommands(t *testing.T) {
 			"12:10:00  DEL  podnet/99aabbccddee:eth0  default/old-0  10.22.0.5  2.00 ms  ok       a2a2a2a2"}, ""},
 		{"who held it between", "history --ip 10.22.0.5 --at 12:15", 1, nil, "nothing found: no such operation in DIR/log/tracewire.jsonl"},
 		{"who held it when history says it began", "history --at 12:20:00", 0, []string{
-			"12:20:00  ADD  1635e8a1b2…:eth0  default/web-5…-x2x9k  10.22.0.5,fd00::5  5.00 ms  ok       a3a3a3a3"}, ""},
+			"12:20:00  ADD  1635e8a1b2c3:eth0  default/web-…-x2x9k  10.22.0.5,fd00::5  5.00 ms  ok       a3a3a3a3"}, ""},
 		{"or in that minute", "history --at 12:20", 0, []string{"12:20:00  ADD  "}, ""},
 		{"no pod", "history --pod default/none", 1, nil, "nothing found: no such operation in DIR/log/tracewire.jsonl"},
 		{"since", "history --since 35m --pod db-0", 0, []string{"12:30:00  ADD  podnet/1635f0000000:eth0  default/db-0  1.00 ms  error 100  a4a4a4a4"}, ""},
@@ -234,20 +234,20 @@ TIME      CMD    ATTACHMENT                POD                               ADD
 12:40:00  CHECK  podnet/c0de1234abcd:eth0  kube-system/coredns-5d78c…-x7v2k  10.22.117.205,fd00::1:5  4.00 ms  error 110  a6a6a6a6
 `,
 		"100": `
-TIME      CMD    ATTACHMENT      POD                 ADDRESSES             TOOK  OUTCOME    TRACE
-12:00:00  ADD    99aabbcc…:eth0  default/old-0       10.22.0.5          4.00 ms  ok         a1a1a1a1
-12:10:00  DEL    99aabbcc…:eth0  default/old-0       10.22.0.5          2.00 ms  ok         a2a2a2a2
-12:20:00  ADD    1635e8a1…:eth0  default/web…-x2x9k  10.22.0.5,fd00::5  5.00 ms  ok         a3a3a3a3
-12:30:00  ADD    1635f000…:eth0  default/db-0                           1.00 ms  error 100  a4a4a4a4
-12:40:00  CHECK  c0de1234…:eth0  kube-system…-x7v2k  10.22.117.205 +1   4.00 ms  error 110  a6a6a6a6
+TIME      CMD    ATTACHMENT        POD               ADDRESSES             TOOK  OUTCOME    TRACE
+12:00:00  ADD    99aabbccdd…:eth0  default/old-0     10.22.0.5          4.00 ms  ok         a1a1a1a1
+12:10:00  DEL    99aabbccdd…:eth0  default/old-0     10.22.0.5          2.00 ms  ok         a2a2a2a2
+12:20:00  ADD    1635e8a1b2…:eth0  default/w…-x2x9k  10.22.0.5,fd00::5  5.00 ms  ok         a3a3a3a3
+12:30:00  ADD    1635f00000…:eth0  default/db-0                         1.00 ms  error 100  a4a4a4a4
+12:40:00  CHECK  c0de1234ab…:eth0  kube-syst…-x7v2k  10.22.117.205 +1   4.00 ms  error 110  a6a6a6a6
 `,
 		"80": `
-TIME      CMD    ATTACHMENT      POD                 ADDRESSES         OUTCOME
-12:00:00  ADD    99aabbcc…:eth0  default/old-0       10.22.0.5         ok
-12:10:00  DEL    99aabbcc…:eth0  default/old-0       10.22.0.5         ok
-12:20:00  ADD    1635e8a1…:eth0  default/web…-x2x9k  10.22.0.5 +1      ok
-12:30:00  ADD    1635f000…:eth0  default/db-0                          error 100
-12:40:00  CHECK  c0de1234…:eth0  kube-system…-x7v2k  10.22.117.205 +1  error 110
+TIME      CMD    ATTACHMENT    POD           ADDRESSES       OUTCOME    TRACE
+12:00:00  ADD    99aabb…:eth0  defau…/old-0  10.22.0.5       ok         a1a1a1a1
+12:10:00  DEL    99aabb…:eth0  defau…/old-0  10.22.0.5       ok         a2a2a2a2
+12:20:00  ADD    1635e8…:eth0  defau…-x2x9k  10.22.0.5 +1    ok         a3a3a3a3
+12:30:00  ADD    1635f0…:eth0  default/db-0                  error 100  a4a4a4a4
+12:40:00  CHECK  c0de12…:eth0  kube-…-x7v2k  10.22.117.205…  error 110  a6a6a6a6
 `,
 		"60": `
 TIME      CMD    ATTACHMENT  POD         ADDRESSES   OUTCOME
@@ -277,6 +277,38 @@ TIME                 CMD    ATTACHMENT                                          
 	_, out, _ := n.run("history", "--failed", "--colour", "always")
 	if !strings.Contains(out, "\x1b[31merror 100\x1b[0m") {
 		t.Errorf("no red in %q", out)
+	}
+}
+
+// TestHistoryOfRepairs: a repair's row tells what it mended and how, and what is on no
+// attachment has its network.
+func TestHistoryOfRepairs(t *testing.T) {
+	n := newNode(t)
+	n.operate(operation{command: "GC", trace: 0xa1, took: time.Millisecond})
+	n.operate(operation{command: "ADD", id: web, pod: "default/web-5d4b9c7f6-x2x9k", trace: 0xa2, after: time.Minute, took: time.Millisecond, addresses: []string{"10.22.0.5/16"}})
+	n.operate(operation{command: "FIX", id: web, trace: 0xa3, after: 2 * time.Minute, took: time.Millisecond, mended: "stale-libcni-entry", repair: "end-entry"})
+	n.operate(operation{command: "FIX", trace: 0xa4, after: 3 * time.Minute, took: time.Millisecond, mended: "leaked-address", repair: "release", addresses: []string{"10.22.0.9/32"}})
+	for columns, want := range map[string]string{
+		"130": `
+TIME      CMD  ATTACHMENT                POD                            ADDRESSES     TOOK  OUTCOME  TRACE
+12:00:00  GC   podnet                                                              1.00 ms  ok       a1a1a1a1
+12:01:00  ADD  podnet/1635e8a1b2c3:eth0  default/web-5d4b9c7f6-x2x9k    10.22.0.5  1.00 ms  ok       a2a2a2a2
+12:02:00  FIX  podnet/1635e8a1b2c3:eth0  stale-libcni-entry: end-entry  10.22.0.5  1.00 ms  ok       a3a3a3a3
+12:03:00  FIX  podnet                    leaked-address: release        10.22.0.9  1.00 ms  ok       a4a4a4a4
+`,
+		"80": `
+TIME      CMD  ATTACHMENT    POD           ADDRESSES     TOOK  OUTCOME  TRACE
+12:00:00  GC   podnet                                 1.00 ms  ok       a1a1a1a1
+12:01:00  ADD  1635e8…:eth0  defau…-x2x9k  10.22.0.5  1.00 ms  ok       a2a2a2a2
+12:02:00  FIX  1635e8…:eth0  stale-libcn…  10.22.0.5  1.00 ms  ok       a3a3a3a3
+12:03:00  FIX  podnet        leaked-addr…  10.22.0.9  1.00 ms  ok       a4a4a4a4
+`,
+	} {
+		n.columns = columns
+		_, out, _ := n.run("history")
+		if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), out); diff != "" {
+			t.Error(columns + " (-want +got):\n" + diff)
+		}
 	}
 }
 

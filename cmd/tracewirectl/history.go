@@ -374,40 +374,71 @@ var historyColumns = []column{
 	{head: "TIME", last: len("15:04:05")},
 	{head: "CMD"},
 	{head: "ATTACHMENT", shorten: shortAttachment, first: 19, least: 12, last: 10},
-	{head: "POD", shorten: shortPod, first: 20, least: 16, last: 10},
+	{head: "POD", shorten: shortDone, first: 20, least: 12, last: 10},
 	{head: "ADDRESSES", shorten: shortAddresses, first: 18, least: 14, last: 10},
-	{head: "TOOK", right: true, leftOut: 2},
+	{head: "TOOK", right: true, leftOut: 1},
 	{head: "OUTCOME"},
-	{head: "TRACE", leftOut: 1},
+	{head: "TRACE", leftOut: 2},
 }
 
 func (c *command) historyRows(all []read.Entry) (rows [][]cell) {
 	for _, e := range all {
-		var addresses []string
-		for _, a := range e.Addresses {
-			addresses = append(addresses, a.Addr().String())
-		}
-		outcome := cell{e.Outcome, green}
-		if e.Outcome == read.Failed {
-			outcome.colour = red
-			if e.ErrorCode > 0 {
-				outcome.text = fmt.Sprintf("%s %d", e.Outcome, e.ErrorCode)
-			}
+		clock, id := c.clock(e.Time), e.TraceID[:min(len(e.TraceID), traceDigits)]
+		if c.width() == 0 {
+			clock, id = e.Time.In(c.zone).Format(time.DateTime), e.TraceID
 		}
 		took := read.Human(e.Duration)
 		if e.Duration == 0 { // another operation's
 			took = ""
 		}
-		clock, attachment, id := c.clock(e.Time), read.ShortAttachment(e), e.TraceID[:min(len(e.TraceID), traceDigits)]
-		if c.width() == 0 {
-			clock, attachment, id = e.Time.In(c.zone).Format(time.DateTime), e.Attachment(), e.TraceID
+		command := cell{text: e.Command}
+		if owned(e) {
+			command.colour = dim
 		}
 		rows = append(rows, []cell{
-			{text: clock}, {text: e.Command}, {text: attachment}, {text: read.PodName(e)},
-			{text: strings.Join(addresses, ",")}, {text: took}, outcome, {text: id, colour: dim},
+			{text: clock}, command, {text: c.on(e)}, {text: podOf(e)}, {text: addressesOf(e)}, {text: took}, ended(e), {text: id, colour: dim},
 		})
 	}
 	return rows
+}
+
+// on is what an operation was on: an attachment, else a network.
+func (c *command) on(e read.Entry) string {
+	switch {
+	case e.ContainerID == "":
+		return e.Network
+	case c.width() == 0:
+		return e.Attachment()
+	}
+	return read.ShortAttachment(e)
+}
+
+// podOf is the pod of an operation; of a repair, what it mended and how.
+func podOf(e read.Entry) string {
+	if e.Kind == "" {
+		return read.PodName(e)
+	}
+	return e.Kind + mendedBy + e.Repair
+}
+
+// addressesOf is the addresses of an operation's attachment.
+func addressesOf(e read.Entry) string {
+	var texts []string
+	for _, a := range e.Addresses {
+		texts = append(texts, a.Addr().String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// ended is how an operation ended.
+func ended(e read.Entry) cell {
+	switch {
+	case e.Outcome != read.Failed:
+		return cell{e.Outcome, green}
+	case e.ErrorCode == 0:
+		return cell{e.Outcome, red}
+	}
+	return cell{fmt.Sprintf("%s %d", e.Outcome, e.ErrorCode), red}
 }
 
 // clock is a time, of today without its date, of this year without its year.

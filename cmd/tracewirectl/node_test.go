@@ -92,6 +92,7 @@ type operation struct {
 	addresses        []string
 	code             int64 // of the error it ends with, 0 for none
 	link             api.SpanContext
+	mended, repair   string // of a FIX
 	runtime          string // that called the plugin, "" as of an older plugin's
 }
 
@@ -131,8 +132,12 @@ func traceID(b byte) (id api.TraceID) {
 }
 
 func (o operation) attributes() []attribute.KeyValue {
-	kv := []attribute.KeyValue{
-		trace.KeyCommand.String(o.command), trace.KeyName.String("podnet"), trace.KeyID.String(o.id), trace.KeyIfName.String("eth0"),
+	kv := []attribute.KeyValue{trace.KeyCommand.String(o.command), trace.KeyName.String("podnet")}
+	if o.id != "" {
+		kv = append(kv, trace.KeyID.String(o.id), trace.KeyIfName.String("eth0"))
+	}
+	if o.mended != "" {
+		kv = append(kv, trace.KeyFinding.String(o.mended), trace.KeyRepair.String(o.repair))
 	}
 	if namespace, name, ok := strings.Cut(o.pod, "/"); ok {
 		kv = append(kv, trace.KeyPodNamespace.String(namespace), trace.KeyPod.String(name))

@@ -23,6 +23,17 @@ func cut(s string, width, last int) string {
 // shortPod leaves a pod's name its end, which tells the pods of one owner apart.
 func shortPod(s string, width int) string { return cut(s, width, len("-x7v2k")) }
 
+// mendedBy stands between what a repair mended and how.
+const mendedBy = ": "
+
+// shortDone is a pod, or what a repair mended, if need be without how.
+func shortDone(s string, width int) string {
+	if kind, _, ok := strings.Cut(s, mendedBy); ok && utf8.RuneCountInString(s) > width {
+		return cut(kind, width, 0)
+	}
+	return shortPod(s, width)
+}
+
 // leastID is how many letters of a container id are worth more than what stands
 // around it.
 const leastID = 6
@@ -31,7 +42,10 @@ const leastID = 6
 // the network, then the interface.
 func shortAttachment(s string, width int) string {
 	network, rest, _ := strings.Cut(s, "/")
-	id, ifname, _ := strings.Cut(rest, ":")
+	id, ifname, ok := strings.Cut(rest, ":")
+	if !ok { // a network alone
+		return cut(s, width, 0)
+	}
 	for _, around := range [][2]string{{network + "/", ":" + ifname}, {"", ":" + ifname}, {}} {
 		room := width - len(around[0]) - len(around[1])
 		if room > leastID || room >= len(id) {
