@@ -78,8 +78,8 @@ spool, its log and its records of attachments. It compares them with what is
 live and finds what is left over. Only audit --fix, gc and uninstall --yes
 change something; audit, gc --dry-run and uninstall show what it would be.
 
-ATTACHMENT is a container id or a unique prefix of one, NAMESPACE/POD,
-NETWORK/CONTAINER:IFNAME, or an address.
+ATTACHMENT is a container id or a unique prefix of one, NAMESPACE/POD, a POD of
+one namespace alone, NETWORK/CONTAINER:IFNAME, or an address.
 
 Text is made to fit the terminal, or COLUMNS where that is set. Into a pipe or a
 file all of it is written: lines are not folded, names not shortened.

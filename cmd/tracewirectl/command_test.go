@@ -86,7 +86,7 @@ func TestCommands(t *testing.T) {
 		{"no name", "show", 2, nil, "ATTACHMENT is missing; usage: tracewirectl show ATTACHMENT [flags]"},
 		{"two names", "show a b", 2, nil, "one ATTACHMENT, not 2; usage: tracewirectl show ATTACHMENT [flags]"},
 		{"a reason of CHECK", "explain host.down", 0, []string{"reason   host.down", "meaning  the host end is down", "next     `ip link set` turns it on again", "mends    DEL and a new ADD mend it"}, ""},
-		{"half a name", "show podnet/", 2, nil, `"podnet/" is no attachment: want a container id, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME or an address`},
+		{"half a name", "show podnet/", 2, nil, `"podnet/" is no attachment: want a container id, [NAMESPACE/]POD, NETWORK/CONTAINER:IFNAME or an address`},
 
 		{"a kind of finding", "explain leaked-address", 0, []string{"kind      leaked-address", "severity  error", "meaning   a reservation whose container nobody knows"}, ""},
 		{"a code", "explain 100", 0, []string{"code     100", "name     addresses exhausted", "meaning  no address is free in a range set", "next     the message has the figures; "}, ""},
@@ -190,6 +190,7 @@ func TestComplete(t *testing.T) {
 	}{
 		{[]string{"show", ""}, "default/web-0 " + db},
 		{[]string{"show", "d"}, "default/web-0"},
+		{[]string{"show", "we"}, "web-0"},
 		{[]string{"trace", "1635e"}, web},
 		{[]string{"trace", "podnet/1635f"}, "podnet/" + db + ":eth0"},
 		{[]string{"show", "10."}, "10.22.0.5"},

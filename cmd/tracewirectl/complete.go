@@ -118,7 +118,7 @@ func (c *command) completeAttachments(_ *cobra.Command, args []string, begin str
 	}
 	for _, r := range all {
 		pod, id := podName(r), read.ShortID(r.ContainerID)
-		names := [][2]string{{pod, "container " + id}, {r.ContainerID, pod}, {r.String(), pod}}
+		names := [][2]string{{pod, "container " + id}, {r.ContainerID, pod}, {r.String(), pod}, {r.subject().pod, pod}}
 		for _, a := range r.subject().addresses {
 			names = append(names, [2]string{a.String(), pod})
 		}

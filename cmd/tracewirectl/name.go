@@ -22,11 +22,13 @@ type subject struct {
 type name struct {
 	text      string
 	container string // that a container id has to begin with, "" where it was named otherwise
+	pod       string // that a pod may be called, "" where it was named otherwise
 	fits      func(subject) bool
 }
 
 // named reads ATTACHMENT. Neither a network's name, a container id nor a pod's
-// name holds a slash or a colon, so the forms differ.
+// name holds a slash or a colon, so the forms differ; without either it is the
+// begin of a container id, or a pod's name in any namespace.
 func named(text string) (name, error) {
 	if text == "" {
 		return name{}, errors.New("ATTACHMENT is empty")
@@ -36,14 +38,16 @@ func named(text string) (name, error) {
 	}
 	first, rest, slash := strings.Cut(text, "/")
 	if !slash {
-		return byContainer(text, text, func(subject) bool { return true })
+		return name{text: text, container: text, pod: text, fits: func(s subject) bool {
+			return strings.HasPrefix(s.ContainerID, text) || s.pod == text
+		}}, nil
 	}
 	id, ifname, colon := strings.Cut(rest, ":")
 	if colon {
 		return byContainer(text, id, func(s subject) bool { return s.Network == first && s.IfName == ifname })
 	}
 	if first == "" || rest == "" {
-		return name{}, fmt.Errorf("%q is no attachment: want a container id, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME or an address", text)
+		return name{}, fmt.Errorf("%q is no attachment: want a container id, [NAMESPACE/]POD, NETWORK/CONTAINER:IFNAME or an address", text)
 	}
 	return name{text: text, fits: func(s subject) bool { return s.namespace == first && s.pod == rest }}, nil
 }
@@ -67,16 +71,17 @@ func address(text string) (netip.Addr, bool) {
 }
 
 // pick is the subjects that a name fits. A container id goes before those that
-// only begin with it; the begin of several is an error that lists them.
+// only begin with it; the begin of several, or the pods of several namespaces, is
+// an error that lists them.
 func (n name) pick(all []subject) ([]subject, error) {
 	var fit, exact []subject
-	ids := map[string]bool{}
+	owners := map[string]bool{}
 	for _, s := range all {
 		if !n.fits(s) {
 			continue
 		}
 		fit = append(fit, s)
-		ids[s.ContainerID] = true
+		owners[n.owner(s)] = true
 		if s.ContainerID == n.container {
 			exact = append(exact, s)
 		}
@@ -86,10 +91,18 @@ func (n name) pick(all []subject) ([]subject, error) {
 		return nil, fmt.Errorf("%w: no attachment %s", errNothing, n.text)
 	case len(exact) > 0:
 		return exact, nil
-	case n.container != "" && len(ids) > 1:
+	case n.container != "" && len(owners) > 1:
 		return nil, n.ambiguous(fit)
 	}
 	return fit, nil
+}
+
+// owner is whose a subject is by the way it was named: a pod's or a container's.
+func (n name) owner(s subject) string {
+	if n.pod != "" && s.pod == n.pod {
+		return s.namespace + "/" + s.pod
+	}
+	return s.ContainerID
 }
 
 // listed bounds what an error lists.
@@ -98,7 +111,11 @@ const listed = 10
 func (n name) ambiguous(fit []subject) error {
 	var names []string
 	for _, s := range fit {
-		names = append(names, s.String())
+		name := s.String()
+		if n.pod != "" && s.pod == n.pod {
+			name += " of " + n.owner(s)
+		}
+		names = append(names, name)
 	}
 	return ambiguous(n.text, names)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -91,4 +92,23 @@ func TestCallerIsTold(t *testing.T) {
 	w.expect(0, code, out, complaint, `"command": "CHECK"`, `"runtime": "/opt/cni/bin/tracewirectl"`)
 	code, out, complaint = w.ctl("history", "-o", "json")
 	w.expect(0, code, out, complaint, `"command": "ADD"`, `"runtime": "/`)
+}
+
+// TestNamesAreFoundAlike: a pod's name alone names it for every command, and what has
+// no record is not unknown as long as libcni has an entry.
+func TestNamesAreFoundAlike(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	for command, says := range map[string]string{"show": "default/pod-p0", "trace": "podnet/p0:eth0", "check": "1 attachment checked"} {
+		code, out, complaint := w.ctl(command, "pod-p0")
+		w.expect(0, code, out, complaint, says)
+	}
+	w.must(os.Remove(w.Dir + "/state/attachments/podnet/p0:eth0"))
+	w.must(exec.Command("ip", "link", "del", "tb0").Run())
+	w.must(w.In("p0", func() error { return exec.Command("ip", "link", "del", "eth0").Run() }))
+	for _, name := range []string{"pod-p0", "default/pod-p0", "p0", "podnet/p0:eth0", "10.215.0.2"} {
+		code, out, complaint := w.plug("show", name)
+		w.expect(1, code, out, complaint, "tracewirectl: no record of podnet/p0:eth0; libcni has an entry: tracewirectl audit tells more\n")
+	}
+	code, out, complaint := w.plug("show", "pod-p1")
+	w.expect(1, code, out, complaint, "tracewirectl: nothing found: no attachment pod-p1\n")
 }

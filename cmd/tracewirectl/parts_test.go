@@ -32,6 +32,8 @@ func TestNamed(t *testing.T) {
 		of("podnet", "1635f0", "eth0", "default/db-0"),
 		of("other", "abc", "eth0", "", "10.22.0.5"),
 		of("other", "abcdef", "eth0", "kube-system/web-0"),
+		of("other", "ffff", "eth0", "default/abc"),
+		of("other", "eeee", "eth0", "default/ee"),
 	}
 	for _, tt := range []struct {
 		text string
@@ -45,6 +47,10 @@ func TestNamed(t *testing.T) {
 		{"ab", nil, "ab is ambiguous: other/abc:eth0, other/abcdef:eth0"},
 		{"635e8", nil, "nothing found: no attachment 635e8"},
 		{"default/web-0", []string{"podnet/1635e8:eth0", "podnet/1635e8:net1"}, ""},
+		{"db-0", []string{"podnet/1635f0:eth0"}, ""},
+		{"web-0", nil, "web-0 is ambiguous: other/abcdef:eth0 of kube-system/web-0, podnet/1635e8:eth0 of default/web-0, podnet/1635e8:net1 of default/web-0"},
+		{"ee", []string{"other/eeee:eth0"}, ""}, // by either
+		{"web", nil, "nothing found: no attachment web"},
 		{"default/web", nil, "nothing found: no attachment default/web"},
 		{"podnet/1635e8:net1", []string{"podnet/1635e8:net1"}, ""},
 		{"podnet/1635f:eth0", []string{"podnet/1635f0:eth0"}, ""},
@@ -57,7 +63,7 @@ func TestNamed(t *testing.T) {
 		{"10.22.0.7", nil, "nothing found: no attachment 10.22.0.7"},
 		{"", nil, "ATTACHMENT is empty"},
 		{"podnet/:eth0", nil, `the container id of "podnet/:eth0" is empty`},
-		{"default/", nil, `"default/" is no attachment: want a container id, NAMESPACE/POD, NETWORK/CONTAINER:IFNAME or an address`},
+		{"default/", nil, `"default/" is no attachment: want a container id, [NAMESPACE/]POD, NETWORK/CONTAINER:IFNAME or an address`},
 	} {
 		t.Run(tt.text, func(t *testing.T) {
 			n, err := named(tt.text)

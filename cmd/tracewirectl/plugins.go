@@ -41,12 +41,15 @@ const (
 
 // pluginFlags adds the flags that say where plugins are.
 func pluginFlags(cmd *cobra.Command, p *plugins) {
-	f := cmd.Flags()
-	f.StringArrayVar(&p.dirs, "plugin-dir", nil, "Runs the plugins in `DIR`; may be given again (default: $CNI_PATH, else "+defaultPluginDir+")")
-	f.StringVar(&p.cache, "cache-dir", defaultCacheDir, "Reads what libcni keeps of attachments below `DIR`")
-	for _, name := range []string{"plugin-dir", "cache-dir"} {
-		complete(cmd, name, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
-	}
+	cmd.Flags().StringArrayVar(&p.dirs, "plugin-dir", nil, "Runs the plugins in `DIR`; may be given again (default: $CNI_PATH, else "+defaultPluginDir+")")
+	complete(cmd, "plugin-dir", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
+	cacheFlag(cmd, p)
+}
+
+// cacheFlag adds the flag that says what libcni keeps.
+func cacheFlag(cmd *cobra.Command, p *plugins) {
+	cmd.Flags().StringVar(&p.cache, "cache-dir", defaultCacheDir, "Reads what libcni keeps of attachments below `DIR`")
+	complete(cmd, "cache-dir", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs))
 }
 
 // open makes the plugins ready to be run.
@@ -73,6 +76,35 @@ func (p *plugins) remember() error {
 		p.cached[delegates.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = a
 	}
 	return nil
+}
+
+// keeps is the attachments that libcni keeps something of; what cannot be read is
+// left out.
+func (p *plugins) keeps() (out []subject) {
+	for e, err := range cache.Files(p.entries()) {
+		if err != nil || e.Attachment == (delegates.Attachment{}) {
+			continue
+		}
+		s := subject{Attachment: e.Attachment, addresses: e.Addresses}
+		if list, rt := p.attached(e.Attachment); list != nil {
+			s.namespace, s.pod = podOfArgs(rt.Args)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// podOfArgs is the pod of a runtime's CNI_ARGS.
+func podOfArgs(args [][2]string) (namespace, pod string) {
+	for _, kv := range args {
+		switch kv[0] {
+		case "K8S_POD_NAMESPACE":
+			namespace = kv[1]
+		case "K8S_POD_NAME":
+			pod = kv[1]
+		}
+	}
+	return namespace, pod
 }
 
 // entries is the folder of what libcni keeps.

@@ -20,7 +20,8 @@ import (
 )
 
 func (c *command) show() *cobra.Command {
-	return &cobra.Command{
+	var p plugins
+	cmd := &cobra.Command{
 		Use:   "show ATTACHMENT",
 		Short: "Shows an attachment, recorded and live, side by side",
 		Long: `show tells what the record of an attachment says and what the kernel has of it,
@@ -37,6 +38,10 @@ attachment, 2 it could not look.`,
 		ValidArgsFunction: c.completeAttachments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := c.find(args[0])
+			if errors.Is(err, errNothing) {
+				c.open(&p)
+				err = p.orEntry(args[0], err)
+			}
 			if err != nil {
 				return err
 			}
@@ -57,6 +62,19 @@ attachment, 2 it could not look.`,
 			return nil
 		},
 	}
+	cacheFlag(cmd, &p)
+	return cmd
+}
+
+// orEntry is an error of finding no record, or that libcni has an entry at least.
+func (p *plugins) orEntry(text string, err error) error {
+	n, _ := named(text) // was read before
+	for _, s := range p.keeps() {
+		if n.fits(s) {
+			return nothing("no record of " + s.String() + "; libcni has an entry: tracewirectl audit tells more")
+		}
+	}
+	return err
 }
 
 // oneAttachment tells how the command is used where it is not used so.

@@ -409,7 +409,7 @@ func TestFix(t *testing.T) {
 	code, out, complaint = w.ctl("trace", "podnet/gone:eth0", "--last", "9")
 	w.expect(0, code, out, complaint, "audit.fix", "audit.del", "cni.DEL")
 	code, out, complaint = w.ctl("history", "--container", "gone")
-	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  10.215.0.77  ", "DEL  podnet/gone:eth0")
+	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  leaked-address: del  10.215.0.77  ", "DEL  podnet/gone:eth0")
 }
 
 // ported is podnet with portmap of a backend.
