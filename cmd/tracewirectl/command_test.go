@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/tracewire/tracewire/chain/audit"
 	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/conflist"
 )
@@ -85,12 +86,13 @@ func TestCommands(t *testing.T) {
 		{"an empty record", "show EMPTY", 2, nil, "ATTACHMENT is empty"},
 		{"no name", "show", 2, nil, "ATTACHMENT is missing; usage: tracewirectl show ATTACHMENT [flags]"},
 		{"two names", "show a b", 2, nil, "one ATTACHMENT, not 2; usage: tracewirectl show ATTACHMENT [flags]"},
-		{"a reason of CHECK", "explain host.down", 0, []string{"reason   host.down", "meaning  the host end is down", "next     `ip link set` turns it on again", "mends    DEL and a new ADD mend it"}, ""},
+		{"a reason of CHECK", "explain host.down", 0, []string{"reason   host.down", "meaning  the host end is down", "next     `ip link set` turns it on again", "mends    DEL and a new ADD mend it", "fix      audit --fix puts it right, while the pod goes on"}, ""},
+		{"one that stays", "explain host.peer", 0, []string{"mends    DEL and a new ADD do not mend it", "fix      audit --fix leaves it as it is"}, ""},
 		{"half a name", "show podnet/", 2, nil, `"podnet/" is no attachment: want a container id, [NAMESPACE/]POD, NETWORK/CONTAINER:IFNAME or an address`},
 
 		{"a kind of finding", "explain leaked-address", 0, []string{"kind      leaked-address", "severity  error", "meaning   a reservation whose container nobody knows"}, ""},
 		{"a code", "explain 100", 0, []string{"code     100", "name     addresses exhausted", "meaning  no address is free in a range set", "next     the message has the figures; "}, ""},
-		{"all codes", "explain", 0, []string{" 100  addresses exhausted"}, ""},
+		{"all by name", "explain", 0, []string{" 100  addresses exhausted", "bridge.down          the bridge is down", "leaked-address                  error     a reservation whose container nobody knows"}, ""},
 		{"no such code", "explain 12", 1, nil, "code 12 is not one that tracewire answers; CNI's own codes are those below 100; the codes that it answers are " + numbers()},
 		{"no such code of its own", "explain 120", 1, nil, "code 120 is not one that tracewire answers; the codes that it answers are " + numbers()},
 		{"a code of CNI's", "explain 3", 1, nil, "code 3 is not one that tracewire answers; it is one of CNI's own codes: the container is unknown or does not exist, and the runtime needs no cleanup such as DEL"},
@@ -216,6 +218,30 @@ func TestComplete(t *testing.T) {
 		}
 		if code != 0 || strings.Join(got, " ") != tt.want {
 			t.Errorf("%q: got code %d, %q, %q, want %q", tt.args, code, got, complaint, tt.want)
+		}
+	}
+}
+
+// TestExplainIsWhole: every name that can be explained is listed, at every width.
+func TestExplainIsWhole(t *testing.T) {
+	n := newNode(t)
+	for _, columns := range []int{100, 80} {
+		n.columns = fmt.Sprint(columns)
+		_, out, _ := n.run("explain")
+		for l := range strings.SplitSeq(out, "\n") {
+			if got := utf8.RuneCountInString(l); got > columns {
+				t.Errorf("%d columns: %s", got, l)
+			}
+		}
+		for _, r := range codes.Reasons {
+			if !strings.Contains(out, "\n"+r.Name+" ") {
+				t.Errorf("no %s", r.Name)
+			}
+		}
+		for _, k := range audit.Kinds {
+			if !strings.Contains(out, "\n"+string(k.Kind)+" ") {
+				t.Errorf("no %s", k.Kind)
+			}
 		}
 	}
 }

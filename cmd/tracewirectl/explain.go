@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -19,7 +20,7 @@ func (c *command) explain() *cobra.Command {
 		Short: "Explains an error code, a reason of CHECK or a kind of finding",
 		Long: `explain tells what an error code of the plugin means and what to do next; of a
 reason of CHECK, such as host.down, or a kind of audit's findings, such as
-leaked-address, too. Without one it lists all codes that the plugin answers.`,
+leaked-address, too. Without one it lists all of them by name.`,
 		Example: `  tracewirectl explain 100
   tracewirectl explain host.down
   tracewirectl explain -o json`,
@@ -29,9 +30,9 @@ leaked-address, too. Without one it lists all codes that the plugin answers.`,
 			w := cmd.OutOrStdout()
 			switch {
 			case len(args) == 0 && c.asJSON():
-				return printJSON(w, jsonCodes(codes.Table))
+				return printJSON(w, everything())
 			case len(args) == 0:
-				return c.printCodes(w, codes.Table)
+				return c.printEverything(w)
 			}
 			for _, explain := range []func(string) (any, [][2]string){reason, kind} {
 				if doc, words := explain(args[0]); doc != nil {
@@ -59,8 +60,12 @@ func reason(name string) (doc any, words [][2]string) {
 	if !r.Mends {
 		mends = "DEL and a new ADD do not mend it"
 	}
-	return map[string]any{"reason": r.Name, "meaning": r.Meaning, "hint": r.Hint, "mends": r.Mends},
-		[][2]string{{"reason", r.Name}, {"meaning", r.Meaning}, {"next", r.Hint}, {"mends", mends}}
+	restores := "audit --fix puts it right, while the pod goes on"
+	if !r.Restores {
+		restores = "audit --fix leaves it as it is"
+	}
+	return map[string]any{"reason": r.Name, "meaning": r.Meaning, "hint": r.Hint, "mends": r.Mends, "restores": r.Restores},
+		[][2]string{{"reason", r.Name}, {"meaning", r.Meaning}, {"next", r.Hint}, {"mends", mends}, {"fix", restores}}
 }
 
 // kind is one of audit's findings, nil for none.
@@ -90,14 +95,51 @@ func (c *command) printWords(w io.Writer, doc any, words [][2]string) error {
 	return c.write(w, g, rows, false)
 }
 
-func (c *command) printCodes(w io.Writer, shown []codes.Code) error {
-	g := &grid{columns: []column{{head: "CODE", right: true}, {head: "NAME", least: 13}, {head: "MEANING", first: 30, least: 18}, {head: "NEXT", first: 30, least: 18}}}
-	var rows [][]cell
-	for _, k := range shown {
-		rows = append(rows, []cell{{text: fmt.Sprint(k.Number)}, {text: k.Name}, {text: k.Meaning}, {text: k.Hint}})
+// everything is every code, then every reason and every kind, each as it is
+// explained by itself.
+func everything() (all []any) {
+	for _, k := range jsonCodes(codes.Table) {
+		all = append(all, k)
 	}
-	g.fit(rows, c.width())
-	return c.write(w, g, rows, true)
+	for _, r := range codes.Reasons {
+		doc, _ := reason(r.Name)
+		all = append(all, doc)
+	}
+	for _, k := range audit.Kinds {
+		doc, _ := kind(string(k.Kind))
+		all = append(all, doc)
+	}
+	return all
+}
+
+// printEverything writes what there is to explain, a table each for codes, reasons
+// and kinds.
+func (c *command) printEverything(w io.Writer) error {
+	var numbers, reasons, kinds [][]cell
+	for _, k := range codes.Table {
+		numbers = append(numbers, []cell{{text: fmt.Sprint(k.Number)}, {text: k.Name}, {text: k.Meaning}})
+	}
+	for _, r := range codes.Reasons {
+		reasons = append(reasons, []cell{{text: r.Name}, {text: r.Meaning}})
+	}
+	for _, k := range audit.Kinds {
+		kinds = append(kinds, []cell{{text: string(k.Kind)}, {text: string(k.Severity)}, {text: k.Meaning}})
+	}
+	for _, t := range []struct {
+		columns []column
+		rows    [][]cell
+	}{
+		{[]column{{head: "CODE", right: true}, {head: "NAME", least: 13}, {head: "MEANING", least: 30}}, numbers},
+		{[]column{{head: "REASON OF CHECK"}, {head: "MEANING", least: 30}}, reasons},
+		{[]column{{head: "KIND OF FINDING"}, {head: "SEVERITY"}, {head: "MEANING", least: 30}}, kinds},
+	} {
+		g := &grid{columns: t.columns}
+		g.fit(t.rows, c.width())
+		if err := errors.Join(c.write(w, g, t.rows, true), c.printLines(w, plain, "")); err != nil {
+			return err
+		}
+	}
+	return c.printLines(w, plain, "tracewirectl explain NAME tells more, and what to do")
 }
 
 // ofSpec is the codes of the CNI spec 1.1.0 ("Error") that the plugin never
