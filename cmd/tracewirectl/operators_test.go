@@ -112,3 +112,19 @@ func TestNamesAreFoundAlike(t *testing.T) {
 	code, out, complaint := w.plug("show", "pod-p1")
 	w.expect(1, code, out, complaint, "tracewirectl: nothing found: no attachment pod-p1\n")
 }
+
+// TestTraceOfARepair: the plugin's part of a repair, which has a root of its own, is
+// drawn with it.
+func TestTraceOfARepair(t *testing.T) {
+	n := newNode(t)
+	n.morning()
+	n.operate(operation{command: "DEL", id: web, trace: 0xa5, after: 40*time.Minute + time.Millisecond, took: time.Millisecond})
+	n.operate(operation{command: "FIX", id: web, trace: 0xa5, after: 40 * time.Minute, took: 3 * time.Millisecond, mended: "stale-record", repair: "del"})
+	for _, args := range []string{"trace", "trace default/web-5d4b9c7f6-x2x9k", "trace a5a5a5a5"} {
+		code, out, complaint := n.run(strings.Fields(args)...)
+		fix, del := strings.Index(out, "FIX  podnet/1635e8a1b2c3:eth0"), strings.Index(out, "\n\nDEL  podnet/1635e8a1b2c3:eth0")
+		if code != 0 || fix != 0 || del < 0 || strings.Contains(out, "a3a3a3a3") || !strings.Contains(out, "\n  mends       stale-record: del\n") {
+			t.Errorf("%s: code %d, %s\n%s", args, code, complaint, out)
+		}
+	}
+}

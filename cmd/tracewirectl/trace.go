@@ -24,6 +24,7 @@ func (c *command) trace() *cobra.Command {
 		Short: "Draws operations as waterfalls, from the spool",
 		Long: `trace draws the last operation on this node, or on one attachment, as a
 waterfall: one line for each span, with a bar that is to scale with the whole.
+What else is of its trace is drawn with it, as the plugin's DEL of a repair.
 
 TRACE_ID is the id of a trace or its first digits, at least four of them; it
 draws every operation of that trace. An attachment of that name goes first.
@@ -60,7 +61,7 @@ but with --all; the last line tells how many newer ones were left out.`,
 		},
 	}
 	cmd.Flags().BoolVar(&s.all, "all", false, "Draws the CHECKs that tracewirectl had run, too")
-	cmd.Flags().IntVar(&last, "last", 1, "Draws the last `N` operations, oldest first")
+	cmd.Flags().IntVar(&last, "last", 1, "Draws the last `N` operations, oldest first, each with its whole trace")
 	return cmd
 }
 
@@ -174,7 +175,17 @@ func (s *spools) last(n int, fits func(read.Operation) bool) ([]read.Operation, 
 	if errors.Is(err, errNothing) {
 		return nil, nothingBut(s.held, err)
 	}
-	return ops, err
+	if err != nil {
+		return nil, err
+	}
+	return s.whole(ops)
+}
+
+// whole is all operations of the traces of some, oldest first.
+func (s *spools) whole(some []read.Operation) ([]read.Operation, error) {
+	return s.take(math.MaxInt, func(o read.Operation) bool {
+		return slices.ContainsFunc(some, func(x read.Operation) bool { return x.Root.TraceID == o.Root.TraceID })
+	})
 }
 
 // take is the last operations that fit, oldest first.

@@ -142,6 +142,9 @@ func (d *drawing) head(o Operation) {
 	if len(e.Addresses) > 0 {
 		d.key("addresses", strings.Join(texts(e.Addresses), ", "), plain)
 	}
+	if e.Kind != "" {
+		d.key("mends", e.Kind+": "+e.Repair, plain)
+	}
 	if e.Runtime != "" {
 		d.key("called by", e.Runtime, plain)
 	}
