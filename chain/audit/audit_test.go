@@ -196,8 +196,17 @@ var plants = []struct {
 		"drift net/p1:eth0 restore", "reservation-without-attachment 10.213.0.2 restore",
 	}},
 	{"paths that lead elsewhere", func(w *world) {
-		w.must(w.Lead("p0", "p1"))
+		w.must(errors.Join(w.Unplug("p0"), w.Lead("p0", "p1")))
 	}, []string{"namespace-changed net/p0:eth0 del | namespaces: leads to the one with the cookie"}},
+	{"paths of pods that live", func(w *world) {
+		w.must(errors.Join(w.Lead("p0", "p1"), os.Remove(w.PodPath("p1"))))
+	}, []string{
+		"namespace-changed net/p0:eth0 reported | namespaces: leads to the one with the cookie",
+		"stale-libcni-entry net/p1:eth0 reported", "stale-record net/p1:eth0 reported | namespaces: no network namespace is at",
+	}},
+	{"a host end that lost its alias", func(w *world) { w.must(w.Alias("p0", "another's")) }, nil},
+	{"a record that lost its end, of a pod that lives", func(w *world) { w.cut("state/attachments/net/p0:eth0") },
+		[]string{"interrupted-operation net/p0:eth0 quarantine-record | records: interrupted in | libcni: an entry in"}},
 	{"entries that cannot be read", func(w *world) {
 		w.put("cache/results/net-c1-eth0", `{"kind":`)
 		w.must(os.Mkdir(w.Dir+"/cache/results/what", 0o755))
@@ -313,6 +322,7 @@ var leaves = map[string]leaving{
 	"files that are none of host-local's":                                                      {stays: []Kind{UnknownOwner}},
 	"records that are lost, and not all processes are seen":                                    {stays: []Kind{OrphanVeth}},
 	"records that are lost, of a pod that the runtime does not know and that processes are in": {stays: []Kind{OrphanVeth}},
+	"paths of pods that live":                                                                  {stays: []Kind{NamespaceChanged, StaleLibcniEntry, StaleRecord}},
 	"ports of nobody":                                                                          {stays: []Kind{UnknownOwner}},
 	"records of an earlier boot":                                                               {more: 1},                          // whose configuration has no addresses
 	"entries that cannot be read":                                                              {stays: []Kind{BrokenLibcniEntry}}, // that may be of another's network

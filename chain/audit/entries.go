@@ -119,10 +119,12 @@ func (l *look) staleEntry(ctx context.Context, f cache.File) bool {
 	switch r := l.records[f.Attachment]; {
 	case f.Network == "":
 		out = out.reported("it does not tell whose it is")
-	case r != nil && !r.told:
+	case r != nil && (!r.told || r.lives):
 		out = out.reported("its record speaks for it: it goes with its DEL")
 	case l.marked[f.Attachment] != nil:
 		out = out.reported("an interface speaks for it: it goes with its DEL")
+	case l.holds(f):
+		out = out.reported("an interface has an address that is reserved for it: it may live, wherever its path leads")
 	case l.foreign(f.Network):
 		out = out.reported(foreignEntry)
 	case !loopback && l.nets.confOf(f.Network) == "" && l.remains(f.Attachment):
@@ -158,6 +160,22 @@ func (l *look) remains(a delegates.Attachment) bool {
 		}
 	}
 	return false
+}
+
+// holds tells that an interface has one of an entry's addresses, which is reserved
+// for its container.
+func (l *look) holds(f cache.File) bool {
+	return slices.ContainsFunc(f.Addresses, func(a netip.Addr) bool {
+		if len(l.kernel.Addresses[a]) == 0 {
+			return false
+		}
+		for _, s := range l.nets.named(f.Network).stores {
+			if l.heldIn(s)[a].Holder.ContainerID == f.ContainerID {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // entryEnds is how a stale entry goes: with all that its attachment left where a

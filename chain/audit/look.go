@@ -79,9 +79,11 @@ type record struct {
 	earlier   bool
 	cookie    uint64
 	netns     string
-	addresses []netip.Addr
-	hosts     []string // names of host ends
-	told      bool     // it is itself wrong, and what it explains goes with it
+	addresses []netip.Addr // in a store of host-local's
+	made      []netip.Addr // all
+	hosts     []string     // names of host ends
+	told      bool         // it is itself wrong, and what it explains goes with it
+	lives     bool         // told, and processes are in the namespace that ADD was given
 }
 
 // store is a network's folder of reservations.

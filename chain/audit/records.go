@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -45,7 +46,7 @@ func (l *look) index(dir cache.Dir, r cache.Stored) {
 	c := l.nets.recorded(r)
 	out := &record{
 		Attachment: r.Attachment, dir: dir, path: r.Path, config: c, state: r.State, began: r.Began, args: r.Args, earlier: r.Earlier(l.node.Boot),
-		cookie: r.Cookie, netns: r.NetNS, addresses: reserved(r, c), hosts: hosts(result(r)),
+		cookie: r.Cookie, netns: r.NetNS, addresses: reserved(r, c), hosts: hosts(result(r)), made: delegates.Addresses(result(r)),
 	}
 	l.records[r.Attachment] = out
 	l.byID[r.ContainerID] = append(l.byID[r.ContainerID], out)
@@ -93,10 +94,10 @@ func (l *look) judgeRecords(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		r.told = true
+		r.told, r.lives = true, l.lives(r)
 		l.suspect(ctx, suspect{
 			Finding: f, id: r.ContainerID, stamps: []string{fmt.Sprint(r.began.UnixNano())},
-			still: func(f *Finding) bool { return r.still(f) },
+			still: func(f *Finding) bool { return l.stillRecord(r, f) },
 			holds: func(now *veth.Survey) bool {
 				again, ok := l.judge(r, now)
 				return ok && again.Kind == f.Kind
@@ -139,24 +140,81 @@ func (r *record) dead(kernel *veth.Survey) (k Kind, s Source, says string) {
 		return "", "", ""
 	case r.cookie != 0 && there.Cookie != 0 && r.cookie != there.Cookie:
 		return NamespaceChanged, Namespaces, fmt.Sprintf("%s leads to the one with the cookie %d, ADD's had %d", r.netns, there.Cookie, r.cookie)
-	case r.config.mode == "delegate", len(r.hosts) == 0, kernel.Marked(r.String()):
+	case r.config.mode == "delegate", len(r.hosts) == 0, kernel.Marked(r.String()), r.hasAddress(kernel, there):
 		return "", "", ""
 	}
 	return StaleRecord, Kernel, "it has no host end"
 }
 
-// still reads the record again, and tells how it would be removed.
-func (r *record) still(f *Finding) bool {
+// hasAddress tells that an interface of a namespace has one of the attachment's
+// addresses: its host end lost its alias, or is where the host does not see it.
+func (r *record) hasAddress(kernel *veth.Survey, in veth.Space) bool {
+	return slices.ContainsFunc(r.made, func(a netip.Addr) bool {
+		return slices.ContainsFunc(kernel.Addresses[a], func(p veth.Place) bool { return in.Cookie != 0 && kernel.Spaces[p.Space].Cookie == in.Cookie })
+	})
+}
+
+// lives tells that processes are in the namespace that ADD was given, though its
+// path does not lead there: in another mount namespace than the runtime's it leads
+// nowhere. Where not all processes are seen they may be, unless the runtime was
+// asked and does not know the container.
+func (l *look) lives(r *record) bool {
+	if there, known := l.kernel.Namespaces[r.netns]; known && there.Cookie == r.cookie {
+		return false // and something else is wrong
+	}
+	sandbox, _ := l.sandbox(r.ContainerID)
+	unseen := !l.kernel.Everyone && (l.node.Sandboxes == nil || sandbox)
+	for _, s := range l.kernel.Spaces {
+		if r.cookie != 0 && s.Cookie == r.cookie {
+			return s.Inhabited || unseen
+		}
+	}
+	return unseen && l.marked[r.Attachment] != nil
+}
+
+// stillRecord reads the record again, and tells how it would be removed.
+func (l *look) stillRecord(r *record, f *Finding) bool {
 	now, err := r.dir.Read(r.Attachment)
 	if err != nil || now.State != r.state || !now.Began.Equal(r.began) {
 		return false
 	}
-	netns := ""
-	if f.Kind == InterruptedOperation && r.there() {
-		netns = r.netns
+	switch dead := f.Kind == StaleRecord || f.Kind == NamespaceChanged; {
+	case dead && r.lives:
+		*f = f.reported("processes are in the namespace that ADD was given, or may be, wherever its path leads")
+	case f.Kind == InterruptedOperation && r.state == cache.Interrupted && l.ended(r):
+		*f = l.cutOff(r, *f)
+	default:
+		*f = f.mendedBy(Repair{Action: Del, Attachment: r.Attachment, Conf: string(now.Conf), Args: now.Args, NetNS: r.netnsOf(f.Kind), Path: r.path, Stamp: cache.Stamp(r.path)})
 	}
-	*f = f.mendedBy(Repair{Action: Del, Attachment: r.Attachment, Conf: string(now.Conf), Args: now.Args, NetNS: netns, Path: r.path, Stamp: cache.Stamp(r.path)})
 	return true
+}
+
+// netnsOf is the namespace that a DEL is given: of an operation that did not end
+// the pod may go on.
+func (r *record) netnsOf(k Kind) string {
+	if k == InterruptedOperation && r.there() {
+		return r.netns
+	}
+	return ""
+}
+
+// ended tells that an ADD ended well whose record says that it did not: libcni
+// keeps its result, and the namespace is there.
+func (l *look) ended(r *record) bool {
+	path := l.node.entryPath(r.Attachment)
+	if path == "" || r.earlier || !r.there() {
+		return false
+	}
+	f, err := cache.ReadFile(path)
+	return err == nil && f.Broken == nil && f.Attachment == r.Attachment && !gone(f) && !f.Changed.Before(r.began)
+}
+
+// cutOff says what becomes of a record that lost its end.
+func (l *look) cutOff(r *record, f Finding) Finding {
+	if _, ok := lostIn(l.node.entryPath(r.Attachment), r.Attachment); ok && l.marked[r.Attachment] != nil {
+		return f.mendedBy(Repair{Action: QuarantineRecord, Attachment: r.Attachment, Path: r.path, Stamp: cache.Stamp(r.path)})
+	}
+	return f.reported("its record is cut off: libcni has the result of its ADD, and it may live")
 }
 
 // there tells that the namespace that ADD was given is where it was.

@@ -260,3 +260,12 @@ func (w *world) remove(names ...string) {
 		w.must(os.RemoveAll(filepath.Join(w.Dir, name)))
 	}
 }
+
+// cut leaves a record its first line, the intent.
+func (w *world) cut(name string) {
+	w.t.Helper()
+	b, err := os.ReadFile(filepath.Join(w.Dir, name))
+	w.must(err)
+	first, _, _ := strings.Cut(string(b), "\n")
+	w.put(name, first+"\n")
+}

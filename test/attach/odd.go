@@ -51,6 +51,23 @@ func (n *Node) Lead(pod, to string) error {
 	return errors.Join(os.Remove(n.PodPath(pod)), os.Symlink(target, n.PodPath(pod)))
 }
 
+// Alias gives a pod's host end another alias.
+func (n *Node) Alias(pod, alias string) error {
+	var index int
+	err := n.eth0(pod, func(l netlink.Link) error {
+		index = l.Attrs().ParentIndex
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetAlias(l, alias)
+}
+
 // Port makes a pair whose one end is a port of a bridge, and the other a pod's
 // eth0.
 func (n *Node) Port(name, bridge, pod string) error {
