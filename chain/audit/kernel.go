@@ -95,7 +95,7 @@ func (l *look) orphaned(e *end) Finding {
 	case l.inhabited(e):
 		return f.reported("processes are in its pod's namespace, or may be where not all are seen and the runtime was not asked")
 	}
-	f.says(Kernel, "no process is in the namespace of its other end")
+	f.says(Kernel, "no process is seen in the namespace of its other end")
 	bare := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q}`, e.owner.Network, conflist.PluginType)
 	return f.mendedBy(Repair{Action: Del, Attachment: e.owner, Conf: cmp.Or(l.nets.named(e.owner.Network).conf, bare)})
 }
