@@ -16,17 +16,25 @@ import (
 // TestChurn: nothing is wrong on a node that is at work, and nothing is found,
 // however its operations and the looks fall together.
 func TestChurn(t *testing.T) {
-	for name, tt := range map[string]struct{ list, backend string }{
-		"ours": {ours, "nftables"}, "theirs": {theirs, "nftables"}, "theirs, iptables": {strings.Replace(theirs, "nftables", "iptables", 1), "iptables"},
+	for name, tt := range map[string]struct {
+		list, backend string
+		workers       int
+	}{
+		"ours": {ours, "nftables", 4}, "ours, one at a time": {ours, "nftables", 1},
+		"theirs": {theirs, "nftables", 4}, "theirs, iptables": {strings.Replace(theirs, "nftables", "iptables", 1), "iptables", 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			netns.Need(t, "iptables", "ip6tables", "nft")
-			w := newWorld(t, tt.list, 2)
-			w.publish("first", tt.backend) // two of portmap's at once would fail: each makes the chains that all share
+			w := newWorld(t, tt.list, tt.workers/2)
+			if tt.workers > 1 { // two of portmap's first at once would fail: each makes the chains that all share
+				w.publish("first", tt.backend)
+			} else {
+				w.map6(tt.backend)
+			}
 			var running sync.WaitGroup
 			var over atomic.Int64
-			const workers, turns = 4, 12
-			for i := range workers {
+			const turns = 12
+			for i := range tt.workers {
 				pod := fmt.Sprintf("w%d", i)
 				a := w.attachment(pod)
 				if i%2 == 0 {
@@ -44,13 +52,13 @@ func TestChurn(t *testing.T) {
 				})
 			}
 			looks := 0
-			for ; over.Load() < workers; looks++ {
+			for ; over.Load() < int64(tt.workers); looks++ {
 				for _, f := range w.look() {
 					t.Errorf("found on a node that is well: %s", w.full(f))
 				}
 			}
 			running.Wait()
-			t.Logf("%d looks beside %d operations", looks, 2*workers*turns)
+			t.Logf("%d looks beside %d operations", looks, 2*tt.workers*turns)
 		})
 	}
 }

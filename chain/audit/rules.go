@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/iptables"
 	"github.com/tracewire/tracewire/delegates/masquerade"
@@ -134,10 +136,21 @@ func (l *look) staleRule(ctx context.Context, r *rule) {
 	f.says(Kernel, "no interface is known to be its attachment's")
 	l.suspect(ctx, suspect{
 		Finding: l.unruled(f, r), id: r.ContainerID, stamps: []string{fmt.Sprint(r.Handle)},
-		still: func(*Finding) bool { return r.known || r.ContainerID == "" || !l.node.knows(r.Attachment) },
+		still: func(*Finding) bool {
+			return r.ContainerID == "" && !l.serves(r.Network) || r.ContainerID != "" && (r.known || !l.node.knows(r.Attachment))
+		},
 		holds: func(now *veth.Survey) bool {
 			return l.rulesAgain(ctx).masquerade[r.Found] && !l.holdersNow(now)[r.ContainerID]
 		},
+	})
+}
+
+// serves tells that a network has a record by now: the first ADD makes its table
+// behind that.
+func (l *look) serves(network string) bool {
+	return network != "" && slices.ContainsFunc(l.node.dirs(), func(d cache.Dir) bool {
+		all, err := d.Of(network)
+		return len(all) > 0 || err != nil
 	})
 }
 
