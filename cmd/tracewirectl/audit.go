@@ -212,17 +212,16 @@ func (c *command) auditOnce(ctx context.Context, w io.Writer, a auditing) error 
 	}
 	r := newReport(a.verbose)
 	counts, err := c.look(ctx, n, r.add)
-	if err := errors.Join(c.printReport(w, r, counts), err); err != nil {
-		return err
-	}
-	return findingsError(counts.Findings)
+	return orFindings(errors.Join(c.printReport(w, r, counts), err), counts.Findings)
 }
 
-func findingsError(n int) error {
-	if n > 0 {
+// orFindings is an error, or that there are findings: where not all went well they
+// are not all that there is to say.
+func orFindings(err error, n int) error {
+	if err == nil && n > 0 {
 		return errFindings
 	}
-	return nil
+	return err
 }
 
 // streamAudit writes one document, each finding as it is found.
@@ -239,7 +238,7 @@ func (c *command) streamAudit(ctx context.Context, w io.Writer, n audit.Node) er
 	s.write("\n],\"counts\":")
 	s.value(counts)
 	s.write("}\n")
-	return errors.Join(s.err, err, findingsError(counts.Findings))
+	return orFindings(errors.Join(s.err, err), counts.Findings)
 }
 
 // streamed is a document that is written as it comes to be known.

@@ -66,7 +66,7 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 		plan.Left, errAgain = c.left(ctx, *a)
 		err = errors.Join(err, errAgain)
 	}
-	return errors.Join(err, c.printFixed(w, plan), findingsError(plan.Left))
+	return orFindings(errors.Join(err, c.printFixed(w, plan)), plan.Left)
 }
 
 // left is how much is found now: what was only reported may have gone with the rest.

@@ -412,6 +412,21 @@ func TestFix(t *testing.T) {
 	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  leaked-address: del  10.215.0.77  ", "DEL  podnet/gone:eth0")
 }
 
+// TestFixThatFails: a repair that failed is told, and in the exit code, beside what
+// is found; so is what could not be read.
+func TestFixThatFails(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.leak("10.215.0.77", "gone")
+	code, out, complaint := w.plug("audit", "--fix", "--yes")
+	w.expect(1, code, out, complaint, "1 finding seen first now")
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes", "--plugin-dir", w.Dir)
+	w.expect(2, code, out, complaint, "0 findings repaired, 1 failed, 1 left\n", "tracewirectl: 1 repair failed\n")
+	w.must(os.WriteFile(w.Dir+"/ipam/other", nil, 0o600))
+	w.put("net.d/20-othernet.conflist", strings.Replace(otherNet, "othernet", "other", 1))
+	code, out, complaint = w.plug("audit", "-o", "json")
+	w.expect(2, code, out, complaint, `"kind":"leaked-address"`, "could not look at everything: ipam: ")
+}
+
 // ported is podnet with portmap of a backend.
 func ported(backend string) string {
 	return strings.Replace(podnet, `{"type": "tuning"`, `{"type": "portmap", "backend": "`+backend+`", "capabilities": {"portMappings": true}}, {"type": "tuning"`, 1)
