@@ -89,7 +89,10 @@ func (l *look) brokenEntry(ctx context.Context, f cache.File) {
 	} else {
 		out = out.mendedBy(Repair{Action: RemoveEntry, Path: f.Path, Stamp: f.Stamp})
 	}
-	l.suspect(ctx, suspect{Finding: out, stamps: []string{f.Stamp}, still: func(*Finding) bool { return cache.Stamp(f.Path) == f.Stamp }})
+	l.suspect(ctx, suspect{Finding: out, stamps: []string{f.Stamp}, still: func(*Finding) bool {
+		now, err := cache.ReadFile(f.Path) // libcni writes it in place: half of it may have been read, and its time be the same
+		return err == nil && now.Broken != nil && now.Stamp == f.Stamp
+	}})
 }
 
 // networkOf is the network that a file's name begins with, the longest of those

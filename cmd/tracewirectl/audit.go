@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,7 +158,7 @@ func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, e
 		return nil, nil
 	}
 	out = make([]audit.Checked, 0, len(all)) // of no attachment: not nil, as CHECK was run
-	for i, d := range c.checkAll(ctx, &a.plugins, all, unheard()) {
+	for i, d := range c.checkTwice(ctx, &a.plugins, all) {
 		if a.check == auto && len(d.Findings) == 0 && d.Error != "" { // nobody asked for it
 			continue
 		}
@@ -171,6 +172,37 @@ func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, e
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// checkTwice checks attachments, and those once more of which something was told:
+// a DEL may have been half through its list, between two plugins, where nobody is
+// seen at work. What is told of one that was ended meanwhile, or of which the second
+// CHECK finds something else, is nothing.
+func (c *command) checkTwice(ctx context.Context, p *plugins, all []stored) []checked {
+	out := c.checkAll(ctx, p, all, unheard())
+	var some []stored
+	var at []int
+	for i, d := range out {
+		if d.Error != "" || len(d.Findings) > 0 {
+			some, at = append(some, all[i]), append(at, i)
+		}
+	}
+	for i, d := range c.checkAll(ctx, p, some, unheard()) {
+		out[at[i]] = some[i].both(out[at[i]], d)
+	}
+	return out
+}
+
+// both is what two CHECKs tell of an attachment.
+func (r stored) both(first, second checked) checked {
+	now, err := cache.Dir{Path: filepath.Dir(filepath.Dir(r.Path))}.Read(r.Attachment)
+	if err == nil && (now.State != r.State || !now.Began.Equal(r.Began)) {
+		second.Findings, second.Error = nil, ""
+	}
+	second.Findings = slices.DeleteFunc(second.Findings, func(f finding) bool {
+		return first.Error == "" && !slices.ContainsFunc(first.Findings, func(e finding) bool { return e.Plugin == f.Plugin && e.Reason == f.Reason })
+	})
+	return second
 }
 
 // look looks once. What could not be read is told of, and is in the error.

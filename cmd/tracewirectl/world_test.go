@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -410,6 +411,33 @@ func TestFix(t *testing.T) {
 	w.expect(0, code, out, complaint, "audit.fix", "audit.del", "cni.DEL")
 	code, out, complaint = w.ctl("history", "--container", "gone")
 	w.expect(0, code, out, complaint, "FIX  podnet/gone:eth0  leaked-address: del  10.215.0.77  ", "DEL  podnet/gone:eth0")
+}
+
+// TestTwoChecks: what only one CHECK of two finds is nothing, nor is what is told of
+// an attachment that is another by now.
+func TestTwoChecks(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	all, err := records([]string{w.Dir + "/state"})
+	w.must(err)
+	down, route := finding{Plugin: "tracewire", Reason: "pod.down"}, finding{Plugin: "tracewire", Reason: "route"}
+	another := all[0]
+	another.Began = another.Began.Add(-time.Second)
+	for name, tt := range map[string]struct {
+		of            stored
+		first, second checked
+		findings      []finding
+		err           string
+	}{
+		"both":    {all[0], checked{Findings: []finding{down, route}}, checked{Findings: []finding{route}}, []finding{route}, ""},
+		"one":     {all[0], checked{Findings: []finding{down}}, checked{Findings: []finding{route}}, nil, ""},
+		"an end":  {all[0], checked{Error: "no"}, checked{Findings: []finding{route}}, []finding{route}, ""},
+		"errors":  {all[0], checked{Error: "no"}, checked{Error: "no"}, nil, "no"},
+		"another": {another, checked{Error: "no"}, checked{Error: "no", Findings: []finding{route}}, nil, ""},
+	} {
+		if got := tt.of.both(tt.first, tt.second); !slices.Equal(got.Findings, tt.findings) || got.Error != tt.err {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
 }
 
 // TestFixThatFails: a repair that failed is told, and in the exit code, beside what
