@@ -45,6 +45,9 @@ func (c *command) fix(ctx context.Context, w io.Writer, a *auditing) error {
 	if err != nil {
 		return err
 	}
+	if len(c.broken) > 0 {
+		return errors.New("nothing was repaired: a list that cannot be read may be ours, and name a state directory")
+	}
 	m, err := openMemory(ctx, n.StateDirs[0])
 	if err != nil {
 		return err

@@ -580,6 +580,20 @@ func TestFixForgetsNothingUnread(t *testing.T) {
 	w.expect(0, code, out, complaint, "1 repair made")
 }
 
+// TestFixBesideABrokenList: it may be of a network that has attachments.
+func TestFixBesideABrokenList(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.leak("10.215.0.77", "gone")
+	code, out, complaint := w.plug("audit", "--fix")
+	w.expect(1, code, out, complaint, "1 repair of what was seen first now")
+	w.put("net.d/20-othernet.conflist", otherNet[:len(otherNet)/2])
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
+	w.expect(2, code, out, complaint, "net.d/20-othernet.conflist: unexpected end of JSON input\n", "nothing was repaired: a list that cannot be read")
+	w.must(os.Remove(w.Dir + "/net.d/20-othernet.conflist"))
+	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s", "--yes")
+	w.expect(0, code, out, complaint, "1 repair made")
+}
+
 // TestFixOnAnothersNode: on a node that never had us a folder is made once there is
 // something to remember.
 func TestFixOnAnothersNode(t *testing.T) {
