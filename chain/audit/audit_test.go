@@ -14,6 +14,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/conflist"
@@ -165,13 +166,16 @@ var plants = []struct {
 		w.put("state/attachments/net/c1:eth0", "")
 		w.put("state/attachments/net/c2:eth0", strings.Repeat("x", 4096))
 		w.must(os.Mkdir(w.Dir+"/state/attachments/net/c3:eth0", 0o700))
+		w.must(os.Symlink("/etc/passwd", w.Dir+"/state/attachments/net/c4:eth0"))
+		w.must(unix.Mknod(w.Dir+"/state/attachments/net/c5:eth0", unix.S_IFSOCK|0o600, 0))
 	}, []string{
 		"broken-record net/c1:eth0 del | records: 0 bytes cannot be read", "broken-record net/c2:eth0 del | records: 4096 bytes",
-		"broken-record net/c3:eth0 del",
+		"broken-record net/c3:eth0 del", "broken-record net/c4:eth0 del", "broken-record net/c5:eth0 del",
 	}},
 	{"records of pods that live", func(w *world) {
 		w.put("state/attachments/net/p0:eth0", "")
-		w.put("state/attachments/net/p1:eth0", "{}")
+		w.remove("state/attachments/net/p1:eth0")
+		w.must(os.Symlink("/etc/passwd", w.Dir+"/state/attachments/net/p1:eth0"))
 	}, []string{"broken-record net/p0:eth0 quarantine-record", "broken-record net/p1:eth0 quarantine-record"}},
 	{"a record and an entry that a crash emptied", func(w *world) {
 		w.must(w.Vanish("p0"))

@@ -85,7 +85,7 @@ func (d Dir) stored(path string) (s Stored, ok bool) {
 		return s, false
 	}
 	s = Stored{Record: Replay(b), Path: path}
-	if err != nil && !errors.Is(err, errNoFile) {
+	if err != nil && !noFile(err) {
 		s.Err = err
 	}
 	if s.State == Unreadable || d.File(s.Attachment) != path {
@@ -94,6 +94,13 @@ func (d Dir) stored(path string) (s Stored, ok bool) {
 		s.Attachment = delegates.Attachment{Network: filepath.Base(filepath.Dir(path)), ContainerID: id, IfName: ifname}
 	}
 	return s, true
+}
+
+// noFile tells of an error that what stands in a record's place is no file: its
+// folder could be opened, so that a link is the last of its path. A socket cannot
+// be opened at all (ENXIO).
+func noFile(err error) bool {
+	return errors.Is(err, errNoFile) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)
 }
 
 // Stray tells that the file is no attachment's: nobody would look for it there.
@@ -114,7 +121,7 @@ func (d Dir) Of(network string) (all []Stored, err error) {
 // the container's.
 func (d Dir) Recorded(a delegates.Attachment) bool {
 	if a.IfName != "" {
-		fd, err := d.open(d.File(a), unix.O_PATH)
+		fd, err := d.open(d.File(a), unix.O_PATH|unix.O_NOFOLLOW) // a link in its place too
 		_ = unix.Close(fd)
 		return err == nil
 	}
