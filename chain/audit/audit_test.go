@@ -211,6 +211,11 @@ var plants = []struct {
 	{"a host end that lost its alias", func(w *world) { w.must(w.Alias("p0", "another's")) }, nil},
 	{"a record that lost its end, of a pod that lives", func(w *world) { w.cut("state/attachments/net/p0:eth0") },
 		[]string{"interrupted-operation net/p0:eth0 quarantine-record | records: interrupted in | libcni: an entry in"}},
+	{"a record that was written again and lost its end", func(w *world) {
+		w.remove("state/attachments/net/p0:eth0")
+		w.mended([]string{}, leaving{})
+		w.cut("state/attachments/net/p0:eth0")
+	}, []string{"interrupted-operation net/p0:eth0 quarantine-record | records: interrupted in | libcni: an entry in"}},
 	{"entries that cannot be read", func(w *world) {
 		w.put("cache/results/net-c1-eth0", `{"kind":`)
 		w.must(os.Mkdir(w.Dir+"/cache/results/what", 0o755))

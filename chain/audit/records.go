@@ -206,7 +206,7 @@ func (l *look) ended(r *record) bool {
 		return false
 	}
 	f, err := cache.ReadFile(path)
-	return err == nil && f.Broken == nil && f.Attachment == r.Attachment && !gone(f) && !f.Changed.Before(r.began)
+	return err == nil && f.Broken == nil && f.Attachment == r.Attachment && !gone(f)
 }
 
 // cutOff says what becomes of a record that lost its end.
