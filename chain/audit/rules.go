@@ -38,11 +38,13 @@ type rulesNow struct {
 	ports      map[string]string // stamps by mark
 }
 
-// rulesAgain lists the rules again, once for all suspects.
+// rulesAgain lists the rules again, once for all suspects, behind the operations
+// that are at work: a DEL removes its record before its network's table.
 func (l *look) rulesAgain(ctx context.Context) *rulesNow {
 	if l.rulesNow != nil {
 		return l.rulesNow
 	}
+	settle(ctx)
 	l.rulesNow = &rulesNow{map[masquerade.Found]bool{}, map[string]string{}}
 	nat, errNat := iptables.Nat(ctx)
 	all, errMasquerade := masquerade.Look(nat)
