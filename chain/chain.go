@@ -27,7 +27,7 @@ var (
 	ErrLeft = errors.New("not everything could be removed")
 	// ErrUnrecorded marks an attachment that cannot be put right: no record of this
 	// boot tells how it was made.
-	ErrUnrecorded = errors.New("no record of this boot tells how it was made")
+	ErrUnrecorded = errors.New(EnvRestore + ": no record of this boot tells how it was made")
 	// ErrUndone marks an undo that did not end: the record stays, for DEL.
 	ErrUndone = errors.New("undo incomplete")
 )

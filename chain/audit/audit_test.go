@@ -209,6 +209,17 @@ var plants = []struct {
 		"stale-libcni-entry net/p1:eth0 reported", "stale-record net/p1:eth0 reported | namespaces: no network namespace is at",
 	}},
 	{"a host end that lost its alias", func(w *world) { w.must(w.Alias("p0", "another's")) }, nil},
+	{"an ADD that did not end, of a pod with processes", func(w *world) {
+		w.cut("state/attachments/net/p0:eth0")
+		w.put("cache/results/net-p0-eth0", "")
+		w.inhabit("p0")
+	}, []string{"broken-libcni-entry @DIR@/cache/results/net-p0-eth0 remove-libcni-entry", "interrupted-operation net/p0:eth0 reported | records: interrupted in"}},
+	{"an address that a pod lost and another has", func(w *world) {
+		w.checks = true
+		w.must(errors.Join(w.Take("p0", "10.213.0.2/24"), w.Give("p1", "10.213.0.2/24")))
+	}, []string{"drift net/p0:eth0 reported | check: address.missing: expected 10.213.0.2/24"}},
+	{"a reservation of what is no container", func(w *world) { w.put("ipam/net/10.213.0.9", "../../etc\r\neth0") },
+		[]string{"leaked-address 10.213.0.9 reported"}},
 	{"a record that lost its end, of a pod that lives", func(w *world) { w.cut("state/attachments/net/p0:eth0") },
 		[]string{"interrupted-operation net/p0:eth0 quarantine-record | records: interrupted in | libcni: an entry in"}},
 	{"a record that was written again and lost its end", func(w *world) {
@@ -324,6 +335,9 @@ var leaves = map[string]leaving{
 	"a reservation of nobody in another's store":                                               {stays: []Kind{EmptyReservation, LeakedAddress}},
 	"a reservation of a sandbox":                                                               {stays: []Kind{ReservationWithoutAttachment}}, // until the runtime ends it
 	"a reservation and a damaged entry, which claims by its name":                              {more: 1},
+	"an ADD that did not end, of a pod with processes":                                         {stays: []Kind{InterruptedOperation}},
+	"an address that a pod lost and another has":                                               {stays: []Kind{Drift}},
+	"a reservation of what is no container":                                                    {stays: []Kind{LeakedAddress}},
 	"two pods with one address":                                                                {stays: []Kind{DuplicateAddress}},
 	"an address that is reserved for another":                                                  {stays: []Kind{DuplicateAddress, LeakedAddress}}, // one and the same file
 	"two records of one address":                                                               {stays: []Kind{DuplicateAddress}},

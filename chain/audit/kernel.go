@@ -13,6 +13,7 @@ import (
 	"github.com/tracewire/tracewire/chain/cache"
 	"github.com/tracewire/tracewire/chain/codes"
 	"github.com/tracewire/tracewire/conflist"
+	"github.com/tracewire/tracewire/delegates"
 	"github.com/tracewire/tracewire/delegates/veth"
 	"github.com/tracewire/tracewire/ipam"
 )
@@ -278,21 +279,31 @@ func (l *look) judgeChecked(ctx context.Context) {
 		}
 		l.counts.Checked++
 		l.unread(Check, c.String(), c.Err)
+		taken := slices.ContainsFunc(c.Findings, l.taken)
 		for _, d := range c.Findings {
 			if d.Code == "ipam.reservation" && l.nets.stores[r.config.store] != nil {
 				continue
 			}
 			f := Finding{Kind: Drift, Network: c.Network, Attachment: &c.Attachment}
 			f.says(Check, fmt.Sprintf("%s: expected %s, found %s", d.Code, d.Expected, d.Found))
-			l.suspect(ctx, suspect{Finding: l.drifted(f, r, d.Code), id: c.ContainerID, stamps: []string{d.Code, d.Expected, d.Found}, still: func(*Finding) bool { return r.same() }})
+			l.suspect(ctx, suspect{Finding: l.drifted(f, r, d.Code, taken), id: c.ContainerID, stamps: []string{d.Code, d.Expected, d.Found}, still: func(*Finding) bool { return r.same() }})
 		}
 	}
 }
 
+// taken tells that an address which a pod lacks is on an interface: another has it
+// by now.
+func (l *look) taken(d delegates.Finding) bool {
+	p, err := netip.ParsePrefix(d.Expected)
+	return d.Code == "address.missing" && err == nil && len(l.kernel.Addresses[p.Addr()]) > 0
+}
+
 // drifted says how a difference is put right.
-func (l *look) drifted(f Finding, r *record, code string) Finding {
+func (l *look) drifted(f Finding, r *record, code string, taken bool) Finding {
 	reason, _ := codes.ReasonOf(code) // of a newer plugin's nothing is known
 	switch {
+	case taken:
+		return f.reported("another interface has an address that is its own: who is to have it comes first")
 	case reason.Restores:
 		f = f.mendedBy(restored(r))
 		f.Fix = "put right " + code + ", and what else CHECK finds"

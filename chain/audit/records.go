@@ -183,10 +183,17 @@ func (l *look) stillRecord(r *record, f *Finding) bool {
 		*f = f.reported("processes are in the namespace that ADD was given, or may be, wherever its path leads")
 	case f.Kind == InterruptedOperation && r.state == cache.Interrupted && l.ended(r):
 		*f = l.cutOff(r, *f)
+	case f.Kind == InterruptedOperation && r.state == cache.Interrupted && l.peopled(r):
+		*f = f.reported("processes are in its namespace: the pod may live, and its record be cut off")
 	default:
 		*f = f.mendedBy(Repair{Action: Del, Attachment: r.Attachment, Conf: string(now.Conf), Args: now.Args, NetNS: r.netnsOf(f.Kind), Path: r.path, Stamp: cache.Stamp(r.path)})
 	}
 	return true
+}
+
+// peopled tells that processes are seen in the namespace that ADD was given.
+func (l *look) peopled(r *record) bool {
+	return slices.ContainsFunc(l.kernel.Spaces, func(s veth.Space) bool { return r.cookie != 0 && s.Cookie == r.cookie && s.Inhabited })
 }
 
 // netnsOf is the namespace that a DEL is given: of an operation that did not end

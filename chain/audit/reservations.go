@@ -201,6 +201,8 @@ func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 		return f.reported(knownBy(f) + " knows the container: its DEL, or the end of that, comes first")
 	case !s.ours:
 		return f.reported(notOurs)
+	case !possible(who.ContainerID):
+		return f.reported("no runtime gives a container such an id: the file is somebody's own")
 	case net.conf == "":
 		return f.reported("no configuration of the network is known")
 	case l.kernel.Partial:
@@ -212,6 +214,18 @@ func (l *look) released(f Finding, s *store, who delegates.Attachment) Finding {
 		who.IfName = "eth0" // of an old host-local: DEL then releases what names the container alone
 	}
 	return f.mendedBy(Repair{Action: Del, Attachment: who, Conf: net.conf})
+}
+
+// possible tells that a text may be a container's id (CNI spec 1.1.0, section 2):
+// letters, digits, and behind the first of them signs that no path is made of.
+func possible(id string) bool {
+	for i, c := range id {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("_.-", c)) {
+			return false
+		}
+	}
+	return id != ""
 }
 
 // knownBy is who says that it knows what a finding is about.

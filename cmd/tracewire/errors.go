@@ -56,6 +56,7 @@ var border = []struct {
 	{is(conflist.ErrArgs), codes.Environment},
 	{is(errStdin), codes.Decode},
 	{is(errIfName), codes.Environment},
+	{is(chain.ErrUnrecorded), codes.Environment},
 	{is(veth.ErrNoNamespace), codes.Environment},
 	{is(veth.ErrOwnNamespace), codes.OwnNetNS},
 	{is(ipam.ErrExhausted), codes.Exhausted},

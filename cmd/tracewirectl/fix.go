@@ -87,7 +87,13 @@ func (c *command) left(ctx context.Context, a auditing) (int, error) {
 func (c *command) planFix(ctx context.Context, n audit.Node, m *memory, grace time.Duration) (plan repairs, err error) {
 	planner := audit.Planner{Boot: c.boot, Uptime: uptime(), Grace: grace, Scope: n.Scope()}
 	var all []audit.Finding
-	if _, err := c.look(ctx, n, func(f audit.Finding) { all = append(all, f) }); err != nil {
+	keep := func(f audit.Finding) {
+		if !c.asJSON() {
+			f.Evidence = nil // is not shown, and of very many takes much memory
+		}
+		all = append(all, f)
+	}
+	if _, err := c.look(ctx, n, keep); err != nil {
 		return plan, fmt.Errorf("nothing was repaired: %w", err)
 	}
 	slices.SortFunc(all, func(a, b audit.Finding) int {

@@ -94,8 +94,13 @@ func (m *memory) remember(l audit.Look) error {
 		return err
 	}
 	aside := filepath.Join(m.dir, memoryAside)
-	if err := missing(os.Remove(aside)); err != nil { // whatever it is
-		return err
+	for _, path := range []string{aside, filepath.Join(m.dir, memoryFile)} {
+		if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil { // whatever stands there: a folder, a link
+			return err
+		}
 	}
 	if err = os.WriteFile(aside, append(b, '\n'), 0o600); err == nil {
 		err = os.Rename(aside, filepath.Join(m.dir, memoryFile))

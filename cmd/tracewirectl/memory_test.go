@@ -58,6 +58,10 @@ func TestMemory(t *testing.T) {
 			return os.WriteFile(path, []byte(string(good)+strings.Repeat(" ", maxMemory)), 0o600)
 		}, audit.Look{}},
 		{"a pipe", func(path string) error { return unix.Mkfifo(path, 0o600) }, audit.Look{}},
+		{"a folder", func(path string) error { return os.MkdirAll(filepath.Join(path, "filled"), 0o700) }, audit.Look{}},
+		{"folders where it is written", func(path string) error {
+			return os.MkdirAll(filepath.Join(filepath.Dir(path), memoryAside, "filled"), 0o700)
+		}, audit.Look{}},
 		{"a link", func(path string) error { return os.Symlink("/proc/self/status", path) }, audit.Look{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
