@@ -453,16 +453,16 @@ func fixColour(f audit.Finding) colour {
 	return dim
 }
 
-// watchAudit looks again and again until ctx ends, and shows what changed.
+// watchAudit looks again and again until ctx ends, and shows what changed. A runtime
+// that does not answer any more, as it is restarted, is told of and waited for.
 func (c *command) watchAudit(ctx context.Context, a auditing) error {
 	known := map[string]audit.Finding{}
-	for {
+	for first := true; ; first = false {
 		n, err := c.node(ctx, a)
-		if err != nil {
+		if err != nil && first {
 			return err
 		}
-		now := map[string]audit.Finding{}
-		_, err = c.look(ctx, n, func(f audit.Finding) { now[f.ID] = f })
+		now, err := c.seen(ctx, n, err)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -478,6 +478,17 @@ func (c *command) watchAudit(ctx context.Context, a auditing) error {
 		case <-time.After(a.every):
 		}
 	}
+}
+
+// seen is what one look finds, unless there is an error why it is not made.
+func (c *command) seen(ctx context.Context, n audit.Node, why error) (map[string]audit.Finding, error) {
+	if why != nil {
+		c.complain(why)
+		return nil, why
+	}
+	now := map[string]audit.Finding{}
+	_, err := c.look(ctx, n, func(f audit.Finding) { now[f.ID] = f })
+	return now, err
 }
 
 // changes writes what came and what went, straight to the output.

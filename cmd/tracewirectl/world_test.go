@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -363,6 +364,40 @@ func TestAudit(t *testing.T) {
 	w.expect(0, code, out, complaint, "no findings in 1 record, ")
 	code, out, complaint = w.plug("audit", "--cri", sandboxes.Serve(w.t, "p0", "gone"))
 	w.expect(1, code, out, complaint, "reservation-without-attachment")
+}
+
+// TestAuditWatches: what comes and goes is told, past a runtime that does not answer.
+func TestAuditWatches(t *testing.T) {
+	w := newWorld(t, podnet, 1)
+	w.leak("10.215.0.77", "gone")
+	cri := sandboxes.Serve(t, "p0")
+	cmd := exec.CommandContext(t.Context(), w.bin, "audit", "--watch", "--every", "1s", "--cache-dir", w.Dir+"/cache", "--cri", cri)
+	cmd.Env = w.env
+	out, in, err := os.Pipe()
+	w.must(err)
+	cmd.Stdout, cmd.Stderr = in, in
+	w.must(cmd.Start())
+	w.must(in.Close())
+	lines := bufio.NewScanner(out)
+	until := func(text string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), text) {
+				return
+			}
+		}
+		t.Fatalf("no %q", text)
+	}
+	until("+ leaked-address 10.215.0.77 of podnet")
+	w.must(os.Rename(cri, cri+".away"))
+	until("cri.sock")
+	w.must(os.Rename(cri+".away", cri))
+	w.must(os.Remove(w.Dir + "/ipam/podnet/10.215.0.77"))
+	until("- leaked-address 10.215.0.77 of podnet")
+	w.must(cmd.Process.Signal(os.Interrupt))
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestAuditChecks: CHECK is run where that is cheap, and is a source like others
