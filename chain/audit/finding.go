@@ -75,7 +75,7 @@ var Kinds = []struct {
 	{StaleRecord, Warning, "a record of this boot that says attached, while its namespace or its host end is gone",
 		"DEL; reported where processes are in the namespace that ADD was given"},
 	{InterruptedOperation, Warning, "a record of an ADD or DEL that did not end, and that no plugin is at work for",
-		"DEL; where libcni's entry tells that its ADD ended, and the namespace is there, the record lost its end: it is moved to quarantine and written again, else reported"},
+		"DEL; where libcni's entry tells that its ADD ended, and the namespace is there, the record lost its end: it is moved to quarantine and written again, else reported, as it is while processes are in the namespace"},
 	{EarlierBoot, Warning, "a record of an earlier boot",
 		"DEL"},
 	{BrokenRecord, Warning, "a record that cannot be read",
@@ -91,7 +91,7 @@ var Kinds = []struct {
 	{StalePortmap, Warning, "rules of the portmap plugin whose attachment is gone",
 		"DEL of portmap, where a list with tracewire, which the node, libcni or a record has, has portmap for the network; else reported"},
 	{Drift, Error, "a difference that CHECK found",
-		"what ADD made and that is gone, or is another by now, is put right by a CHECK that is asked to (docs/check.md); the rest is reported"},
+		"what ADD made and that is gone, or is another by now, is put right by a CHECK that is asked to (docs/check.md); the rest is reported, and all of a pod whose address another interface has"},
 }
 
 // severity is a kind's.
