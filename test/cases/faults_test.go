@@ -483,6 +483,23 @@ func (f fault) restore(t *testing.T, r codes.Reason) {
 	}
 }
 
+// TestRestoresNothing: without a record of this boot nobody knows what is right, and
+// nothing is changed.
+func TestRestoresNothing(t *testing.T) {
+	s := attached(t, nil)
+	if err := errors.Join(os.RemoveAll(s.Dir+"/state/attachments"), linked("host", hostEnd, "down", "")(s)); err != nil {
+		t.Fatal(err)
+	}
+	s.env = []string{chain.EnvRestore + "=1"}
+	if err := s.run("CHECK"); !strings.HasPrefix(describe(err), "code 4: TRACEWIRE_RESTORE: no record of this boot") {
+		t.Error(describe(err))
+	}
+	s.env = nil
+	if got := findings(s.run("CHECK")); len(got) != 1 || got[0].Code != "host.down" {
+		t.Errorf("found %v", got)
+	}
+}
+
 // anew plants the fault, and makes the attachment anew.
 func (f fault) anew(t *testing.T) error {
 	s := attached(t, f.set)
