@@ -24,8 +24,13 @@ export CGO_ENABLED := 0
 help: ## Lists the targets.
 	@sed -n 's/^\([a-z0-9-]\{1,\}\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 21
 
+# Written once more, from begin to end: what the linker wrote page by page starts so much
+# slower that an ADD takes a tenth longer. The reference plugins are treated alike.
+anew = @for f in $(1); do cp "$$f" "$$f.new" && mv -f "$$f.new" "$$f" || exit 1; done
+
 build: ## Builds the plugin tracewire, the command tracewirectl and the node agent tracewire-agent into bin/.
 	go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/tracewire ./cmd/tracewirectl ./cmd/tracewire-agent
+	$(call anew,bin/tracewire bin/tracewirectl bin/tracewire-agent)
 
 test: build reference ## Runs every test, kernel tests too, in namespaces of their own.
 	@test/run.sh $(TESTFLAGS) $(PKGS)
@@ -95,6 +100,7 @@ bin/test/tracewire:
 
 bin/reference/.built: test/tools/go.mod test/tools/go.sum
 	go build -C test/tools -trimpath -ldflags "-s -w" -o "$(CURDIR)/bin/reference/" tool
+	$(call anew,bin/reference/*)
 	@touch $@
 
 bin/tools/golangci-lint: tools/go.mod tools/go.sum
