@@ -112,7 +112,7 @@ func (w *wiring) createVeth(ctx context.Context) error {
 	if err := w.ownMAC(); err != nil {
 		return err
 	}
-	if err := w.Make(ctx, w.Conf.MTU, w.bridge.Index, &veth.Port{Hairpin: w.Conf.Hairpin, Isolated: w.Conf.Isolated}); err != nil {
+	if err := w.Make(ctx, w.Conf.MTU, w.bridge.Index, w.Conf.port()); err != nil {
 		return err
 	}
 	w.unlock()

@@ -235,8 +235,7 @@ func (k *check) putPort(end veth.Link) error {
 	if err := k.Host.SetMaster(end.Index, k.bridge.Index); err != nil {
 		return err
 	}
-	port := veth.Port{Hairpin: k.Conf.Hairpin, Isolated: k.Conf.Isolated}
-	if err := k.Host.Mark(end.Index, veth.Alias(k.Call.String()), &port); err != nil {
+	if err := k.Host.Mark(end.Index, veth.Alias(k.Call.String()), k.Conf.port()); err != nil {
 		return err
 	}
 	drop, add := k.Conf.VLANs.ofPort()

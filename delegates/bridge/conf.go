@@ -112,3 +112,6 @@ func unicast(text string) net.HardwareAddr {
 	}
 	return mac
 }
+
+// port is what the host end is as a port of the bridge.
+func (c Conf) port() *veth.Port { return &veth.Port{Hairpin: c.Hairpin, Isolated: c.Isolated} }

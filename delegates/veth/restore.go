@@ -53,12 +53,7 @@ func (c *Conn) SetPort(index int, attribute uint16, value byte) error {
 	var m batch
 	m.Add("set port of bridge", unix.RTM_NEWLINK, 0)
 	m.IfInfo(index, 0, 0)
-	info := m.Nest(unix.IFLA_LINKINFO)
-	m.Str(infoSlaveKind, "bridge")
-	data := m.Nest(infoSlaveData)
-	m.Attr(attribute, []byte{value})
-	data()
-	info()
+	m.ofPort(func() { m.Attr(attribute, []byte{value}) })
 	m.End()
 	return c.Do(&m.Batch)
 }

@@ -60,16 +60,23 @@ func (c *Conn) Mark(index int, alias string, port *Port) error {
 	m.IfInfo(index, 0, 0)
 	m.Str(unix.IFLA_IFALIAS, alias)
 	if port != nil {
-		info := m.Nest(unix.IFLA_LINKINFO)
-		m.Str(infoSlaveKind, "bridge")
-		data := m.Nest(infoSlaveData)
-		m.Bool(unix.IFLA_BRPORT_MODE, port.Hairpin)
-		m.Bool(unix.IFLA_BRPORT_ISOLATED, port.Isolated)
-		data()
-		info()
+		m.ofPort(func() {
+			m.Bool(unix.IFLA_BRPORT_MODE, port.Hairpin)
+			m.Bool(unix.IFLA_BRPORT_ISOLATED, port.Isolated)
+		})
 	}
 	m.End()
 	return c.Do(&m.Batch)
+}
+
+// ofPort adds what attributes of a bridge's port are in.
+func (m *batch) ofPort(attributes func()) {
+	info := m.Nest(unix.IFLA_LINKINFO)
+	m.Str(infoSlaveKind, "bridge")
+	data := m.Nest(infoSlaveData)
+	attributes()
+	data()
+	info()
 }
 
 // NewBridge is a bridge to be made.
