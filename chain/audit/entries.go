@@ -192,6 +192,13 @@ func (l *look) entryEnds(f cache.File) Repair {
 	return r
 }
 
+// livingEntry reads an attachment's entry at a path; ok is false where that is
+// another's, or cannot be read, or tells that the namespace is gone.
+func livingEntry(path string, a delegates.Attachment) (f cache.File, ok bool) {
+	f, err := cache.ReadFile(path)
+	return f, err == nil && f.Broken == nil && f.Attachment == a && !gone(f)
+}
+
 // gone tells that an entry's namespaces are.
 func gone(f cache.File) bool {
 	return len(f.NetNS) > 0 && !slices.ContainsFunc(f.NetNS, func(path string) bool { return !veth.Missing(path) })

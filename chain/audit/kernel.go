@@ -263,10 +263,15 @@ func (l *look) both(ctx context.Context, a netip.Addr, r, other *record) {
 	l.suspect(ctx, suspect{Finding: f, still: func(*Finding) bool { return r.same() && other.same() }})
 }
 
-// same tells that the record says what it said.
-func (r *record) same() bool {
+// again reads the record once more, and tells whether it says what it said.
+func (r *record) again() (now cache.Record, same bool) {
 	now, err := r.dir.Read(r.Attachment)
-	return err == nil && now.State == r.state && now.Began.Equal(r.began)
+	return now, err == nil && now.State == r.state && now.Began.Equal(r.began)
+}
+
+func (r *record) same() bool {
+	_, same := r.again()
+	return same
 }
 
 // judgeChecked hands on what CHECK found of the attachments that live. What a

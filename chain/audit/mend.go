@@ -125,8 +125,8 @@ func (n Node) tells(r Repair) (paths []string, ok bool) {
 			return []string{now.NetNS}, true
 		}
 	}
-	f, err := cache.ReadFile(n.entryPath(r.Attachment))
-	return f.NetNS, err == nil && f.Attachment == r.Attachment && !gone(f)
+	f, lives := livingEntry(n.entryPath(r.Attachment), r.Attachment)
+	return f.NetNS, lives
 }
 
 // quarantine moves a record away that still cannot be read.

@@ -164,18 +164,16 @@ func (l *look) lives(r *record) bool {
 	}
 	sandbox, _ := l.sandbox(r.ContainerID)
 	unseen := !l.kernel.Everyone && (l.node.Sandboxes == nil || sandbox)
-	for _, s := range l.kernel.Spaces {
-		if r.cookie != 0 && s.Cookie == r.cookie {
-			return s.Inhabited || unseen
-		}
+	if space, there := l.kernel.WithCookie(r.cookie); there {
+		return space.Inhabited || unseen
 	}
 	return unseen && l.marked[r.Attachment] != nil
 }
 
 // stillRecord reads the record again, and tells how it would be removed.
 func (l *look) stillRecord(r *record, f *Finding) bool {
-	now, err := r.dir.Read(r.Attachment)
-	if err != nil || now.State != r.state || !now.Began.Equal(r.began) {
+	now, same := r.again()
+	if !same {
 		return false
 	}
 	switch dead := f.Kind == StaleRecord || f.Kind == NamespaceChanged; {
@@ -193,7 +191,8 @@ func (l *look) stillRecord(r *record, f *Finding) bool {
 
 // peopled tells that processes are seen in the namespace that ADD was given.
 func (l *look) peopled(r *record) bool {
-	return slices.ContainsFunc(l.kernel.Spaces, func(s veth.Space) bool { return r.cookie != 0 && s.Cookie == r.cookie && s.Inhabited })
+	space, there := l.kernel.WithCookie(r.cookie)
+	return there && space.Inhabited
 }
 
 // netnsOf is the namespace that a DEL is given: of an operation that did not end
@@ -208,12 +207,11 @@ func (r *record) netnsOf(k Kind) string {
 // ended tells that an ADD ended well whose record says that it did not: libcni
 // keeps its result, and the namespace is there.
 func (l *look) ended(r *record) bool {
-	path := l.node.entryPath(r.Attachment)
-	if path == "" || r.earlier || !r.there() {
+	if r.earlier || !r.there() {
 		return false
 	}
-	f, err := cache.ReadFile(path)
-	return err == nil && f.Broken == nil && f.Attachment == r.Attachment && !gone(f)
+	_, lives := livingEntry(l.node.entryPath(r.Attachment), r.Attachment)
+	return lives
 }
 
 // cutOff says what becomes of a record that lost its end.

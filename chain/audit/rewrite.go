@@ -26,8 +26,8 @@ type lost struct {
 // lostIn reads it from one of libcni's files. A record can be written from it where
 // all that was made is told there: what executables did is not.
 func lostIn(path string, a delegates.Attachment) (l lost, ok bool) {
-	f, err := cache.ReadFile(path)
-	if err != nil || f.Broken != nil || f.Attachment != a || len(f.NetNS) == 0 || gone(f) {
+	f, lives := livingEntry(path, a)
+	if !lives || len(f.NetNS) == 0 {
 		return l, false
 	}
 	entries, err := conflist.Entries(f.Path, f.List())

@@ -95,6 +95,17 @@ func (s *Survey) Peer(l Link) int {
 	return -1
 }
 
+// WithCookie is the namespace that has a cookie; ok is false where none of those
+// that were looked at has it, and for 0, which an older kernel has for all.
+func (s *Survey) WithCookie(cookie uint64) (space Space, ok bool) {
+	for _, x := range s.Spaces {
+		if cookie != 0 && x.Cookie == cookie {
+			return x, true
+		}
+	}
+	return space, false
+}
+
 // Dying tells that nobody holds the namespace of a pair's other end any more.
 func (s *Survey) Dying(l Link) bool {
 	at, known := s.numbered[l.PeerNS]
