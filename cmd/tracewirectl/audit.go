@@ -140,22 +140,25 @@ func (c *command) node(ctx context.Context, a auditing) (n audit.Node, err error
 		n.Sandboxes = []audit.Sandbox{}
 	}
 	if err == nil && a.check != never {
-		n.Checked, err = c.drift(ctx, a)
+		n.Checked, err = c.drift(ctx, a, at.state)
 	}
 	return n, err
 }
 
 // drift is what CHECK finds of all attachments that are looked at; nil where it was
 // not run.
-func (c *command) drift(ctx context.Context, a auditing) (out []audit.Checked, err error) {
-	all, err := c.wanted(nil)
-	if err != nil {
-		return nil, err
-	}
-	all = slices.DeleteFunc(all, func(r stored) bool { return a.network != "" && r.Network != a.network })
+func (c *command) drift(ctx context.Context, a auditing, states []string) (out []audit.Checked, err error) {
 	c.open(&a.plugins)
-	if _, err := a.plugins.exec.FindInPath(conflist.PluginType, a.plugins.dirs); a.check == auto && (err != nil || len(all) > checkedAnyway) {
-		return nil, nil
+	most := 0
+	if a.check == auto {
+		if _, err := a.plugins.exec.FindInPath(conflist.PluginType, a.plugins.dirs); err != nil {
+			return nil, nil
+		}
+		most = checkedAnyway
+	}
+	all, err := c.living(states, a.network, most)
+	if err != nil || most > 0 && len(all) > most {
+		return nil, err
 	}
 	out = make([]audit.Checked, 0, len(all)) // of no attachment: not nil, as CHECK was run
 	for i, d := range c.checkTwice(ctx, &a.plugins, all) {

@@ -73,12 +73,12 @@ func (c *command) wanted(names []string) (out []stored, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(names) == 0 {
+		return c.living(p.state, "", 0)
+	}
 	all, err := records(p.state)
 	if err != nil {
 		return nil, err
-	}
-	if len(names) == 0 {
-		return slices.DeleteFunc(all, func(r stored) bool { return r.State != cache.Attached || r.Earlier(c.boot) }), nil
 	}
 	for _, text := range names {
 		n, err := named(text)
@@ -95,6 +95,25 @@ func (c *command) wanted(names []string) (out []stored, err error) {
 			}
 		}
 		out = append(out, picked...)
+	}
+	return out, nil
+}
+
+// living is the records of attachments of this boot, of a network or of all. Where
+// there are more than most, which 0 does not bound, no more are read.
+func (c *command) living(states []string, network string, most int) (out []stored, err error) {
+	for _, state := range states {
+		for r, err := range cache.In(state).All() {
+			switch {
+			case err != nil:
+				return nil, err
+			case r.State != cache.Attached || r.Earlier(c.boot) || network != "" && r.Network != network:
+				continue
+			}
+			if out = append(out, stored{r}); most > 0 && len(out) > most {
+				return out, nil
+			}
+		}
 	}
 	return out, nil
 }
