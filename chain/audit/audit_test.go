@@ -398,13 +398,13 @@ var others = []struct {
 		w.put("networks/ref/10.214.0.10", "gone-too")
 	}, []string{"leaked-address 10.214.0.10 reported | ipam: reserved for gone-too", "leaked-address 10.214.0.9 reported"}},
 	{"files that name nobody", func(w *world) { w.put("networks/ref/10.214.0.9", "") }, []string{"empty-reservation 10.214.0.9 reported"}},
-	{"a pod that went without a DEL", func(w *world) { w.must(w.RemovePod("p0")) }, []string{
+	{"a pod that went without a DEL", func(w *world) { w.must(w.Vanish("p0")) }, []string{
 		"reservation-without-attachment 10.214.0.2 reported | libcni: it has an entry of p0 | kernel: no interface has the address",
 		"stale-libcni-entry ref/p0:eth0 reported | runtime: not asked",
 		"stale-masquerade ref/p0:eth0 reported | rules: rule ",
 	}},
 	{"a pod that went without a DEL, as the runtime says", func(w *world) {
-		w.must(w.RemovePod("p0"))
+		w.must(w.Vanish("p0"))
 		w.sandboxes = []Sandbox{{ID: "p1", Ready: true}}
 	}, []string{
 		"reservation-without-attachment 10.214.0.2 reported",
@@ -418,14 +418,14 @@ var others = []struct {
 		w.sandboxes = []Sandbox{{ID: "p0", Ready: true}, {ID: "p1", Ready: true}}
 	}, []string{"stale-libcni-entry ref/c1:eth0 remove-libcni-entry", "stale-libcni-entry ref/c2:eth0 remove-libcni-entry"}},
 	{"a pod of which rules and a reservation are left", func(w *world) {
-		w.must(w.RemovePod("p0"))
+		w.must(w.Vanish("p0"))
 		w.remove("cache/results/ref-p0-eth0")
 	}, []string{
 		"leaked-address 10.214.0.2 reported | libcni: no entry",
 		"stale-masquerade ref/p0:eth0 reported",
 	}},
 	{"a pod of which rules are left", func(w *world) {
-		w.must(w.RemovePod("p0"))
+		w.must(w.Vanish("p0"))
 		w.remove("cache/results/ref-p0-eth0", "networks/ref/10.214.0.2")
 	}, []string{"stale-masquerade ref/p0:eth0 reported | records: no record of it | libcni: no entry | runtime: not asked"}},
 	{"an entry that is lost, and its pod lives", func(w *world) { w.remove("cache/results/ref-p0-eth0") }, nil},

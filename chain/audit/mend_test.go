@@ -136,7 +136,7 @@ func TestMendLeaves(t *testing.T) {
 		}, []string{"reservation-without-attachment 10.213.0.9 restore"}},
 		{"a lost record that is back", func(w *world) { w.must(os.Rename(w.Dir+"/state/attachments/net/p0:eth0", w.Dir+"/kept")) },
 			func(w *world) { w.must(os.Rename(w.Dir+"/kept", w.Dir+"/state/attachments/net/p0:eth0")) }, nil},
-		{"a lost record whose pod is gone", func(w *world) { w.remove("state/attachments/net/p0:eth0") }, func(w *world) { w.must(w.RemovePod("p0")) },
+		{"a lost record whose pod is gone", func(w *world) { w.remove("state/attachments/net/p0:eth0") }, func(w *world) { w.must(w.Vanish("p0")) },
 			[]string{"reservation-without-attachment 10.213.0.2 reported", "stale-libcni-entry net/p0:eth0 end-libcni-entry"}},
 		{"a table of a network that has an attachment by now", func(w *world) {
 			r := masquerade.Rules{Network: "old", Bridge: "br", Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}

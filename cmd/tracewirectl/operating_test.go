@@ -46,8 +46,7 @@ var deeds = map[string]func(*story){
 		}))
 	},
 	"pod gone, address leaked": func(s *story) {
-		s.must(s.In(old, func() error { return exec.Command("ip", "link", "del", "eth0").Run() })) // else the kernel takes its time
-		s.must(s.RemovePod(old))
+		s.must(s.Vanish(old))
 		s.must(os.Remove("/run/netns/old-0"))
 		*s.pods = []string{web}
 		s.must(os.WriteFile("/var/lib/cni/networks/podnet/10.22.0.77", []byte(db+"\r\neth0"), 0o600))

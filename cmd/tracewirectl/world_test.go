@@ -299,8 +299,8 @@ func TestGCOfNoPods(t *testing.T) {
 	if got := w.left("state/attachments/podnet"); len(got) != 2 {
 		t.Errorf("left: %v", got)
 	}
-	w.must(w.RemovePod("p0"))
-	w.must(w.RemovePod("p1"))
+	w.must(w.Vanish("p0"))
+	w.must(w.Vanish("p1"))
 	code, out, complaint = w.plug(append(args, "--grace", "1h")...)
 	w.expect(0, code, out, complaint, "podnet: 0 attachments valid, 0 stale, 2 too young to tell (--grace); GC has run\n")
 	code, out, complaint = w.plug(args...)
@@ -427,7 +427,7 @@ func TestFix(t *testing.T) {
 	w := newWorld(t, podnet, 2)
 	w.leak("10.215.0.77", "gone")
 	w.leak("10.215.0.78", "") // what a crash leaves
-	w.must(w.RemovePod("p1"))
+	w.must(w.Vanish("p1"))
 	code, out, complaint := w.plug("audit", "--fix", "--yes")
 	w.expect(1, code, out, complaint, "repairs of what was seen first now, or not for long enough: run it again in 60 s\n", "nothing was repaired yet")
 	code, out, complaint = w.plug("audit", "--fix", "--grace", "0s")
